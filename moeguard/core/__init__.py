@@ -1,0 +1,1 @@
+"""Plain values: case, recipe, numerics, finding, verdict, environment, errors. No torch."""

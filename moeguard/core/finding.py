@@ -1,0 +1,50 @@
+"""A finding: a defect that was seen, as a value."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from moeguard.core.case import Case
+
+Kind = Literal[
+    "unwritten_output", "out_of_bounds_write", "input_mutated", "wrong_return", "output_alias", "non_finite", "mismatch",
+    "bad_tactic", "tactic_not_executed", "vacuous_autotune", "autotune_mismatch", "nondeterministic", "stale_state",
+    "workspace_dependence", "batch_variance", "metamorphic", "graph_mismatch", "crash", "hang", "routing_contract",
+    "layout_contract", "tuning_range", "perf_regression",
+]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+
+class Finding(BaseModel):
+    """One defect. ``numbers`` is the proof: worst z with its row, column, tile and expert; counts and places; ...
+
+    kind: one of KINDS. check: the check group that saw it. tactic: ``str`` of the tactic, None for the default.
+    sentence: one plain sentence. reproduced: True or False after a second try, None before one.
+    known: True when a ledger entry covers it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    check: str
+    backend: str
+    case: Case
+    sentence: str
+    tactic: str | None = None
+    numbers: dict[str, Any] = Field(default_factory=dict)
+    reproduced: bool | None = None
+    known: bool = False
+
+    @property
+    def recipe(self) -> str:
+        """Recipe of the case."""
+        return self.case.recipe
+
+    @property
+    def fingerprint(self) -> str:
+        """Stable identity of the defect: kind, backend, recipe, check and tactic, but not the case."""
+        identity = "|".join((self.kind, self.backend, self.recipe, self.check, self.tactic or "-"))
+        return hashlib.sha256(identity.encode()).hexdigest()[:12]
