@@ -1,0 +1,1 @@
+"""The backend protocol, the registry, and one module a backend."""

@@ -1,0 +1,124 @@
+"""The backend plug-in protocol, version 1: what a kernel author implements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from moeguard.core.case import Case
+from moeguard.core.numerics import Numerics
+from moeguard.tensors.operand import Batch, Weights
+
+PROTOCOL_VERSION = 1
+
+
+class Refused(Exception):
+    """Raised by a backend that will not run a case; must come before anything is written."""
+
+
+#: What a backend may raise to refuse a case that it does not support.
+REFUSALS = (Refused, ValueError, NotImplementedError, RuntimeError, AssertionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a backend can run on this machine at all."""
+
+    available: bool
+    reason: str = ""
+
+    @classmethod
+    def yes(cls) -> Availability:
+        """It can."""
+        return cls(True)
+
+    @classmethod
+    def no(cls, reason: str) -> Availability:
+        """It cannot; ``reason`` is shown to the user."""
+        return cls(False, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether a backend has the capability that a case asks for."""
+
+    supported: bool
+    reason: str = ""
+
+    @classmethod
+    def yes(cls) -> Support:
+        """It has."""
+        return cls(True)
+
+    @classmethod
+    def no(cls, reason: str) -> Support:
+        """It has not; the case is never launched."""
+        return cls(False, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a backend declares about itself; every declaration is tested.
+
+    deterministic: equal inputs give equal bits. graph_safe: may be captured in a CUDA graph. batch_invariant: a token's
+    bits do not depend on the other tokens. invalid_ids, duplicate_ids, zero_tokens: ``supported`` (right answer),
+    ``unsupported`` (raises before writing); invalid_ids may also be ``drop`` (the slot contributes nothing).
+    """
+
+    deterministic: bool = True
+    graph_safe: bool = False
+    batch_invariant: bool = False
+    invalid_ids: Literal["supported", "unsupported", "drop"] = "unsupported"
+    duplicate_ids: Literal["supported", "unsupported"] = "supported"
+    zero_tokens: Literal["supported", "unsupported"] = "supported"
+
+
+class Backend(ABC):
+    """One MoE kernel, or one way to call a library. Instances live as long as the worker process."""
+
+    name: str
+
+    def availability(self) -> Availability:
+        """Whether this machine can run the backend: import, device, version."""
+        return Availability.yes()
+
+    def supports(self, case: Case) -> Support:
+        """Whether the backend has the capability; decided without trying."""
+        return Support.yes()
+
+    @abstractmethod
+    def prepare(self, weights: Weights, case: Case) -> Any:
+        """Bring canonical weights into the layout that the kernel wants. The result is reused over many batches."""
+
+    def tactics(self, prepared: Any, batch: Batch) -> Sequence[Hashable]:
+        """Every tactic that an autotuner could pick for this batch."""
+        return ()
+
+    @abstractmethod
+    def run(self, prepared: Any, batch: Batch, out: Tensor, *, tactic: Hashable | None = None,
+            workspace: Tensor | None = None) -> None:
+        """Write the answer into ``out`` and return None. ``workspace``: uint8 of ``workspace_bytes``, or None."""
+
+    def traits(self, case: Case, tactic: Hashable | None = None) -> Traits:
+        """Declared properties, which may differ per tactic."""
+        return Traits()
+
+    def numerics(self, case: Case, tactic: Hashable | None = None) -> Numerics:
+        """Declared rounding points, which may differ per tactic."""
+        return Numerics.of(case.recipe)
+
+    def tune(self, prepared: Any, batch: Batch) -> Hashable | None:
+        """Run the library's own autotuning; the tactic that it chose, None if it kept the default."""
+        return None
+
+    def executed_tactic(self) -> Hashable | None:
+        """Witness after ``run``: the tactic that really ran, None when the backend cannot tell."""
+        return None
+
+    def workspace_bytes(self, prepared: Any, batch: Batch) -> int:
+        """Bytes of caller-owned workspace that ``run`` needs."""
+        return 0

@@ -1,0 +1,102 @@
+"""Where backends come from: built-ins, entry points (group ``moeguard.backends``), ``register`` and plug-in files."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from moeguard.backends.protocol import Backend
+from moeguard.core.errors import PluginError, UnknownNameError
+
+ENTRY_POINT_GROUP = "moeguard.backends"
+BUILTINS: dict[str, str] = {
+    "torch_reference": "moeguard.backends.torch_reference:TorchReference",
+}
+
+_registered: dict[str, Backend] = {}
+_plugins: dict[Path, tuple[ModuleType, tuple[str, ...]]] = {}
+_collecting: list[str] = []
+
+
+def register(backend: Backend) -> Backend:
+    """Make ``backend`` known under its name; a name that exists is replaced. Raises PluginError when it is not valid."""
+    if not isinstance(backend, Backend):
+        raise PluginError(f"register: expected an instance of moeguard.Backend, got {type(backend).__name__}")
+    name = getattr(backend, "name", None)
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
+        raise PluginError(f"{type(backend).__name__}.name: {name!r}; allowed: one or more of a-z, 0-9, _")
+    _registered[name] = backend
+    _collecting.append(name)
+    return backend
+
+
+def load_plugin(path: Path | str) -> tuple[str, ...]:
+    """Import a plug-in file once per process and return the names that it registered.
+
+    A file that registers nothing itself, but defines Backend subclasses, gets each of them registered.
+    Raises PluginError with one sentence when it does not import or defines no backend.
+    """
+    file = Path(path).resolve()
+    if file in _plugins:
+        return _plugins[file][1]
+    if not file.is_file():
+        raise PluginError(f"--plugin: {path} is not a file")
+    module_name = f"moeguard_plugin_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"--plugin: {path} is not a Python file (allowed: *.py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    _collecting.clear()
+    try:
+        spec.loader.exec_module(module)
+        if not _collecting:
+            for value in list(vars(module).values()):
+                if isinstance(value, type) and issubclass(value, Backend) and value.__module__ == module_name:
+                    register(value())
+    except PluginError as error:
+        del sys.modules[module_name]
+        raise PluginError(f"--plugin: {path}: {error}") from None
+    except BaseException as error:
+        del sys.modules[module_name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        text = " ".join(str(error).split())
+        raise PluginError(f"--plugin: {path} failed to import: {type(error).__name__}: {text}") from error
+    names = tuple(dict.fromkeys(_collecting))
+    if not names:
+        del sys.modules[module_name]
+        raise PluginError(f"--plugin: {path} registers no backend; call moeguard.register(MyBackend())")
+    _plugins[file] = (module, names)
+    return names
+
+
+def names() -> list[str]:
+    """Names of all backends that are known: built-in, from entry points, and registered."""
+    return list(dict.fromkeys([*BUILTINS, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)), *_registered]))
+
+
+def get(name: str) -> Backend:
+    """The backend called ``name``. Raises UnknownNameError or PluginError."""
+    if name in _registered:
+        return _registered[name]
+    target = BUILTINS.get(name)
+    if target is not None:
+        module, _, attribute = target.partition(":")
+        return register(getattr(importlib.import_module(module), attribute)())
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name == name:
+            try:
+                value = entry.load()
+                return register(value() if isinstance(value, type) else value)
+            except PluginError:
+                raise
+            except Exception as error:
+                raise PluginError(f"entry point {name!r} failed to load: {type(error).__name__}: {error}") from error
+    raise UnknownNameError("backend", name, names())

@@ -1,0 +1,77 @@
+"""Binary floating-point formats and exact rounding to them.
+
+Sources: IEEE 754-2019 (binary16), the bfloat16 numerics definition, and "FP8 Formats for Deep Learning"
+(arXiv:2209.05433) for e4m3fn and e5m2. Conversions saturate, as CUDA's ``cvt.satfinite`` does for FP8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A binary format: ``precision`` significand bits (implicit one included), ``emin`` exponent of the smallest normal.
+
+    maximum: largest finite value. saturates: whether values beyond it clamp (FP8) or become infinite.
+    """
+
+    name: str
+    dtype: torch.dtype
+    precision: int
+    emin: int
+    maximum: float
+    saturates: bool
+
+    @property
+    def roundoff(self) -> float:
+        """Unit roundoff u = 2**-precision."""
+        return 2.0**-self.precision
+
+    @property
+    def quantum(self) -> float:
+        """Spacing of the subnormal grid."""
+        return 2.0 ** (self.emin - self.precision + 1)
+
+
+FORMATS: dict[str, Format] = {
+    f.name: f
+    for f in (
+        Format("float32", torch.float32, 24, -126, 3.4028234663852886e38, False),
+        Format("bf16", torch.bfloat16, 8, -126, 3.3895313892515355e38, False),
+        Format("fp16", torch.float16, 11, -14, 65504.0, False),
+        Format("e4m3", torch.float8_e4m3fn, 4, -6, 448.0, True),
+        Format("e5m2", torch.float8_e5m2, 3, -14, 57344.0, True),
+    )
+}
+
+
+def round_to(value: Tensor, name: str) -> Tensor:
+    """Round float64 ``value`` (any shape) to the grid of format ``name``, nearest even, in one rounding.
+
+    torch's own float64 casts to 16-bit formats go through float32 and round twice; this does not. NaN stays NaN.
+    Returns float64. Raises KeyError for an unknown format and TypeError when ``value`` is not float64.
+    """
+    if value.dtype != torch.float64:
+        raise TypeError(f"round_to works on float64, not {value.dtype}")
+    form = FORMATS[name]
+    exponent = torch.frexp(value).exponent - 1
+    step = torch.ldexp(torch.ones((), dtype=torch.float64, device=value.device),
+                       exponent.clamp_(min=form.emin).sub_(form.precision - 1))
+    rounded = torch.round(value / step).mul_(step)
+    if form.saturates:
+        rounded = rounded.clamp_(-form.maximum, form.maximum)
+    else:
+        rounded = torch.where(rounded.abs() > form.maximum, torch.copysign(rounded.new_full((), torch.inf), rounded), rounded)
+    return torch.where(torch.isfinite(value) | torch.tensor(form.saturates, device=value.device), rounded, value)
+
+
+def encode(value: Tensor, name: str) -> Tensor:
+    """Round float32 ``value`` to format ``name`` and store it in the format's dtype; FP8 saturates. NaN stays NaN."""
+    form = FORMATS[name]
+    if form.saturates:
+        value = value.clamp(-form.maximum, form.maximum)
+    return value.to(form.dtype)

@@ -1,0 +1,1 @@
+"""Case to tensors: the counter-based generator, operands, weights, inputs and routing."""
