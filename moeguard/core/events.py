@@ -1,0 +1,116 @@
+"""The typed event stream of a campaign. Journal, progress bar and reports are listeners of it.
+
+Each event is one line of ``journal.jsonl``: ``{"event": <name>, ...fields}``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events; ``name`` is the value of the ``event`` key."""
+
+    name: ClassVar[str] = ""
+
+    def to_json(self) -> str:
+        """One line of JSON, without the newline."""
+        return json.dumps({"event": self.name, **asdict(self)}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioStarted(Event):
+    """Written before anything of the scenario is launched. ``case`` is the case as JSON data."""
+
+    name: ClassVar[str] = "scenario_started"
+    scenario: int
+    round: int
+    backend: str
+    recipe: str
+    case: dict[str, Any]
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed(Event):
+    """One ``Backend.run`` that got a memory check and a verdict.
+
+    check: check group. role: ``base`` or the partner that was run (``permuted``, ``repeat 2``, ...).
+    outcome: ``ok``, ``finding``, ``refused`` (raised as declared) or ``unjudged`` (nothing comparable in the answer).
+    numbers: max_z, tau, rms_z, rho, row, tile, column, expert and the like; empty when not judged.
+    """
+
+    name: ClassVar[str] = "executed"
+    scenario: int
+    number: int
+    check: str
+    role: str
+    tactic: str | None
+    outcome: str
+    seconds: float
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found(Event):
+    """A finding, as JSON data of moeguard.core.finding.Finding; ``shrunk`` marks the minimal form of an earlier one."""
+
+    name: ClassVar[str] = "found"
+    scenario: int
+    finding: dict[str, Any]
+    shrunk: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted(Event):
+    """Something that was not verified, and why."""
+
+    name: ClassVar[str] = "noted"
+    scenario: int
+    backend: str
+    recipe: str
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioFinished(Event):
+    """status: ``clean``, ``findings``, ``refused`` (not supported, never launched), ``crash`` or ``hang``."""
+
+    name: ClassVar[str] = "scenario_finished"
+    scenario: int
+    status: str
+    executions: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(Event):
+    """Last event of a complete run. ``interrupted``: ended by Ctrl-C. seconds: first launch to last verdict."""
+
+    name: ClassVar[str] = "run_finished"
+    seconds: float
+    interrupted: bool = False
+
+
+EVENTS: dict[str, type[Event]] = {
+    kind.name: kind for kind in (ScenarioStarted, Executed, Found, Noted, ScenarioFinished, RunFinished)
+}
+
+
+def parse(line: str) -> Event:
+    """The event of one journal line. Raises ValueError when it is not one."""
+    data = json.loads(line)
+    if not isinstance(data, dict) or data.get("event") not in EVENTS:
+        raise ValueError("not an event")
+    kind = EVENTS[data.pop("event")]
+    known = {f.name for f in fields(kind)}
+    if set(data) - known:
+        raise ValueError(f"unknown fields {sorted(set(data) - known)}")
+    try:
+        return kind(**data)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
