@@ -33,6 +33,11 @@ class Stream:
         self._keys = "|".join(str(key) for key in keys)
         self._device = torch.device(device)
 
+    @property
+    def device(self) -> torch.device:
+        """Where tensors are made."""
+        return self._device
+
     def _words(self, label: str) -> tuple[int, int]:
         digest = hashlib.blake2b(f"{self._keys}|{label}".encode(), digest_size=8).digest()
         return _signed(int.from_bytes(digest[:4], "little")), _signed(int.from_bytes(digest[4:], "little"))

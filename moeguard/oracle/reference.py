@@ -1,0 +1,193 @@
+"""The reference answer of a problem, with the variance map of a healthy kernel.
+
+y* = sum_j w_j * (Q(act(x W1, x W3)) W2), in float64, with Q the declared intermediate rounding; neither the experts'
+outputs nor y* are rounded. V is the first-order variance of a healthy kernel around y*: every rounding is uniform on
++-u*|value| and independent. S = sqrt(V).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from moeguard.core.errors import HarnessError
+from moeguard.core.numerics import Numerics
+from moeguard.core.recipe import RECIPES
+from moeguard.oracle.activation import activate, sensitivity
+from moeguard.oracle.slots import Slots, column_energy, grouped_product, make_slots
+from moeguard.quant.blocks import fake_quantize
+from moeguard.quant.formats import FORMATS, Format
+from moeguard.tensors.problem import Problem
+
+#: Below this a float32 kernel may flush, or a dynamic FP8 block counts as zero (448 * 2**-126).
+UNDERFLOW = 448.0 * 2.0**-126
+#: Elements per accumulation step of an FP8 tensor core between promotions.
+PROMOTION = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Oracle of one problem. All float64.
+
+    y, deviation (S) [T, H]. row_freedom [T]: effective degrees of freedom of a row's squared error (nu).
+    shared [T]: share of the row's variance that moves whole rows together. defined: bool [T, H], False where a healthy
+    kernel may overflow its formats, or None for everywhere. valid: bool [T] rows with a defined answer, or None.
+    Intermediate values a, b, h (gate, up, rounded act) [S, I], o [S, H] serve twins and cap.
+    """
+
+    problem: Problem
+    numerics: Numerics
+    slots: Slots
+    y: Tensor
+    deviation: Tensor
+    row_freedom: Tensor
+    defined: Tensor | None
+    valid: Tensor | None
+    x: Tensor
+    gate: Tensor
+    up: Tensor | None
+    hidden: Tensor
+    hidden_scale: Tensor | None
+    expert_output: Tensor
+    variance_hidden: Tensor
+
+    @property
+    def output(self) -> Format:
+        """Format of ``out``."""
+        return FORMATS[RECIPES[self.problem.case.recipe].output]
+
+    @property
+    def exact(self) -> bool:
+        """Whether healthy answers are bitwise equal (the case is exact and every combine step is exact)."""
+        return self.problem.case.inputs.kind == "exact" and self.numerics.combine == "fp32"
+
+
+def make_reference(problem: Problem, numerics: Numerics) -> Reference:
+    """Compute the oracle. Raises HarnessError when it is not finite."""
+    case, weights = problem.case, problem.weights
+    slots = make_slots(problem.flat_ids, problem.flat_weights, case.first_expert, case.experts_local)
+    x, _ = fake_quantize(problem.flat_x.dequantize(torch.float64), numerics.input, problem.flat_x.scale)
+    rows = x[slots.token]
+    gate = grouped_product(rows, weights.gate, slots, bias=weights.gate_bias)
+    up = None if weights.up is None else grouped_product(rows, weights.up, slots, bias=weights.up_bias)
+    raw = activate(case.activation, gate, up, saturated=case.inputs.kind == "exact")
+    hidden, scale = fake_quantize(raw, numerics.intermediate, weights.intermediate_scale)
+    output = grouped_product(hidden, weights.down, slots, bias=weights.down_bias)
+    weighted = output * slots.weight[:, None]
+    y = slots.combine(weighted)
+
+    variance_hidden = _hidden_variance(problem, numerics, slots, x, gate, up, hidden, scale)
+    spread = grouped_product(variance_hidden, weights.down, slots, transform="square") * slots.weight.square()[:, None]
+    shared = slots.combine(spread)
+    squares = slots.combine(weighted.square())
+    form = FORMATS[RECIPES[case.recipe].output]
+    variance = shared + _independent(numerics, form, problem.flat_ids.shape[1], squares, y)
+    floor = _floor(form) ** 2 + UNDERFLOW**2 * slots.combine(hidden.square().sum(1) * slots.weight.square())[:, None]
+    deviation = (variance + floor).sqrt_()
+    if not bool(torch.isfinite(y).all() & torch.isfinite(deviation).all()):
+        raise HarnessError(f"the oracle of case {case.fingerprint} is not finite")
+    energy = variance_hidden * column_energy(weights.down, slots)[slots.expert] * slots.weight.square()[:, None]
+    fraction = (shared / deviation.square()).mean(1)
+    freedom = _freedom(slots, energy, fraction, case.shape.hidden_size)
+    defined = _defined(slots, raw, y, deviation, numerics, form)
+    return Reference(problem, numerics, slots, y, deviation, freedom, defined, problem.valid, x, gate, up, hidden, scale,
+                     output, variance_hidden)
+
+
+def roundoff(rounding: str) -> float:
+    """Root of the summed squared roundoffs of a rounding chain."""
+    names = ("e4m3" if part.startswith("e4m3") else part for part in rounding.split("+") if part != "none")
+    return math.sqrt(sum(FORMATS[name].roundoff ** 2 for name in names))
+
+
+def quantum(rounding: str, scale: Tensor | None) -> Tensor | float:
+    """Half the smallest step of the last format of a chain, in real units (broadcastable to [S, I])."""
+    last = rounding.split("+")[-1]
+    if last == "none":
+        return 0.0
+    if last.startswith("e4m3"):
+        assert scale is not None
+        return scale * (FORMATS["e4m3"].quantum / 2)
+    return FORMATS[last].quantum / 2
+
+
+def accumulator_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Tensor, which: str) -> Tensor:
+    """Standard deviation of a healthy pre-activation's accumulation error, float64 [S, I] (rank-one estimate).
+
+    u_acc * sqrt(steps) / 2 times the norms of the token and of the weight row over sqrt(H), plus float32 underflow.
+    """
+    operand = problem.weights.gate if which == "gate" else problem.weights.up
+    assert operand is not None
+    width = operand.data.shape[2]
+    steps = math.ceil(width / PROMOTION) if numerics.accumulate == "fp8_hopper" else width
+    norm = torch.zeros(operand.data.shape[:2], dtype=torch.float64, device=x.device)
+    used = torch.unique(slots.expert)
+    scale = operand.scale
+    part = type(operand)(operand.data[used], scale[used] if scale is not None and scale.shape[0] > 1 else scale,
+                         operand.global_scale, operand.format)
+    norm[used] = part.dequantize(torch.float64).square().sum(2).sqrt_()
+    token = x.square().sum(1).sqrt_()[slots.token]
+    relative = numerics.u_acc * math.sqrt(steps) / 2 / math.sqrt(width)
+    flush = 2.0**-126 * x.abs().sum(1)[slots.token]
+    return norm[slots.expert] * (token * relative)[:, None] + flush[:, None]
+
+
+def _hidden_variance(problem: Problem, numerics: Numerics, slots: Slots, x: Tensor, gate: Tensor, up: Tensor | None,
+                     hidden: Tensor, scale: Tensor | None) -> Tensor:
+    """Variance of one element of the rounded intermediate, [S, I]."""
+    step = torch.maximum(roundoff(numerics.intermediate) * hidden.abs(),
+                         torch.as_tensor(quantum(numerics.intermediate, scale), dtype=hidden.dtype, device=hidden.device))
+    steps = math.ceil(hidden.shape[1] / PROMOTION) if numerics.accumulate == "fp8_hopper" else hidden.shape[1]
+    variance = step.square_() + (steps * numerics.u_acc**2) * hidden.square()
+    by_gate, by_up = sensitivity(problem.case.activation, gate, up)
+    variance += (by_gate * accumulator_noise(problem, numerics, slots, x, "gate")).square_()
+    if up is not None:
+        variance += (by_up * accumulator_noise(problem, numerics, slots, x, "up")).square_()
+    return variance.div_(3).add_(UNDERFLOW**2)
+
+
+def _independent(numerics: Numerics, form: Format, top_k: int, squares: Tensor, y: Tensor) -> Tensor:
+    """Variance of roundings that hit each output element on its own: expert outputs, combine, output. [T, H]
+
+    A combine in low precision rounds K partial sums; over a random order their mean square is
+    (K+1)/2 * sum t^2 + (K+1)/3 * (y^2 - sum t^2).
+    """
+    variance = y.square() * (form.roundoff**2 / 3)
+    if numerics.expert_output != "none":
+        variance += squares * (roundoff(numerics.expert_output) ** 2 / 3)
+    if numerics.combine != "fp32":
+        u = form.roundoff if numerics.combine == "output" else FORMATS["bf16"].roundoff
+        partial = squares * ((top_k + 1) / 2) + (y.square() - squares) * ((top_k + 1) / 3)
+        variance += partial.clamp_min_(0) * (u**2 / 3)
+    return variance
+
+
+def _floor(form: Format) -> float:
+    """Half the smallest step of ``out``; kernels may flush float32 and bf16 subnormals."""
+    return max(form.quantum / 2, 2.0**-126)
+
+
+def _freedom(slots: Slots, energy: Tensor, fraction: Tensor, columns: int) -> Tensor:
+    """nu of each row: 1/nu = f^2 * (p + (1 - p)/H) + (1 - f^2)/H.
+
+    f is the share of the variance that comes from the intermediate, p = sum of squared shares of its elements: one
+    dominant element moves all columns of the row together (Satterthwaite's approximation with tr C^2 / (tr C)^2).
+    """
+    total = slots.combine(energy.sum(1)).clamp_min_(1e-300)
+    share = energy / total[slots.token][:, None]
+    parallel = slots.combine(share.square().sum(1)).clamp_(1e-12, 1.0)
+    return 1.0 / (fraction.square() * (parallel + (1 - parallel) / columns) + (1 - fraction.square()) / columns)
+
+
+def _defined(slots: Slots, raw: Tensor, y: Tensor, deviation: Tensor, numerics: Numerics, form: Format) -> Tensor | None:
+    """Where a healthy kernel is sure to stay inside its formats; None when everywhere."""
+    inside = y.abs() + 8 * deviation < form.maximum
+    last = numerics.intermediate.split("+")[0]
+    ceiling = FORMATS[last].maximum if last in ("bf16", "fp16") else FORMATS["float32"].maximum
+    overflow = (raw.abs() > ceiling * 0.99).any(1)
+    if bool(overflow.any()):
+        inside &= ~(slots.combine(overflow.double()) > 0)[:, None]
+    return None if bool(inside.all()) else inside

@@ -1,0 +1,76 @@
+"""Case to ``batch.x``: input distributions, storage format and memory layout."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from moeguard.core.case import Case
+from moeguard.core.recipe import RECIPES
+from moeguard.quant.blocks import E4M3_MAX
+from moeguard.quant.formats import encode
+from moeguard.tensors import exact
+from moeguard.tensors.counter import NORMAL_BOUND, Stream
+from moeguard.tensors.operand import Operand
+
+#: Elements of row padding in the layouts that have some.
+ROW_PADDING = 8
+#: Value range that the static scale of an FP8 ``x`` covers, by input kind.
+_RANGE = {"heavy_tail": 128.0, "outlier": 1024.0, "spread": 448.0, "exact": E4M3_MAX}
+
+
+def make_inputs(case: Case, device: torch.device | str = "cpu") -> Operand:
+    """``batch.x`` [T, H] in the recipe's storage format and the case's layout."""
+    stream = Stream("inputs", case.seed, case.inputs.kind, case.shape.num_tokens, case.shape.hidden_size, device=device)
+    value = exact.make_inputs(case, stream).to(device) if case.inputs.kind == "exact" else _values(case, stream)
+    recipe = RECIPES[case.recipe]
+    scale = None
+    if recipe.x_format == "e4m3":
+        static = _RANGE.get(case.inputs.kind, NORMAL_BOUND) / E4M3_MAX
+        scale = torch.tensor([static], dtype=torch.float32, device=value.device)
+        value = value / scale
+    return Operand(lay_out(encode(value, recipe.x_format), case.layout.kind), scale=scale, format=recipe.x_format)
+
+
+def lay_out(data: Tensor, kind: str) -> Tensor:
+    """The same values [T, H] as a view of wider rows: ``noncontiguous`` pads with ones, ``nan_padding`` with NaN."""
+    if kind == "contiguous":
+        return data
+    rows, columns = data.shape
+    filler = torch.full((rows, columns + ROW_PADDING), torch.nan if kind == "nan_padding" else 1.0, dtype=torch.float32,
+                        device=data.device).to(data.dtype)
+    filler[:, :columns] = data
+    return filler[:, :columns]
+
+
+def _values(case: Case, stream: Stream) -> Tensor:
+    tokens, hidden, kind = case.shape.num_tokens, case.shape.hidden_size, case.inputs.kind
+    value = stream.normal("x", tokens * hidden).view(tokens, hidden)
+    if kind == "zeros" or tokens == 0:
+        return torch.zeros_like(value)
+    if kind == "sparse":
+        keep = stream.integers("x-keep", tokens * hidden, 0, 4).view(tokens, hidden) == 0
+        return value * keep
+    not_last = torch.arange(tokens, device=value.device)[:, None] < tokens - 1
+    if kind == "heavy_tail":
+        value = value * value * value
+        spike = _spikes(stream, tokens, hidden) & not_last
+        return torch.where(spike, torch.copysign(torch.full_like(value, 112.0), value), value)
+    if kind == "spread":
+        power = stream.integers("x-power", tokens, -10, 8).to(torch.int32)[:, None]
+        power[0] = 7
+        spread = torch.ldexp(value, power)
+        spike = _spikes(stream, tokens, hidden) & (power == 7)
+        spread = torch.where(spike, torch.copysign(torch.full_like(value, 128.0), value), spread)
+        return torch.where(not_last, spread, value)
+    if kind == "outlier":
+        size = stream.integers("x-outlier", tokens, 100, 1000).to(torch.float32)[:, None]
+        spike = _spikes(stream, tokens, hidden) & not_last
+        return torch.where(spike, torch.copysign(size.expand_as(value), value), value)
+    return value
+
+
+def _spikes(stream: Stream, tokens: int, hidden: int) -> Tensor:
+    """One marked column in each row, bool [T, H]."""
+    column = stream.integers("x-spike", tokens, 0, hidden)[:, None]
+    return torch.arange(hidden, device=column.device)[None, :] == column

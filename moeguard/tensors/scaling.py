@@ -1,0 +1,74 @@
+"""Magnitudes of weight scales: per expert or per block factors that make a wrong scale visible."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from moeguard.core.case import Case
+from moeguard.tensors.counter import Stream
+
+#: Exponents beyond which a healthy kernel would overflow float32 (positive) on its way to the output.
+LARGEST_EXPONENT = 100
+#: What a float16 or a static-scale FP8 layer can take without leaving the format.
+_NARROW = {"fp16": 4, "fp8_per_tensor": 24}
+
+
+def magnitudes(case: Case, stream: Stream) -> dict[str, Tensor]:
+    """Factors by which the weights of each expert are multiplied: float32 [E_local, 1] for gate, up and down.
+
+    ``normal``: within [1/2, 2) so that neighbours differ. ``tiny``: gate and up of every other expert times
+    2**-|exponent|. ``zero``: gate and up of one expert times 0. ``bimodal``: experts at 1 or 2**exponent.
+    ``heterogeneous``: up times 2**r, down times 2**-r with r spread over [-|exponent|, |exponent|], so that every expert
+    still contributes. ``saturating``: stored codes and, in fp8_per_tensor, the intermediate run into their maximum.
+    Powers of two are exact in every format whose range holds them; results are clipped to that range.
+    """
+    experts = range(case.first_expert, case.first_expert + case.experts_local)
+    mantissa = _mantissas(stream, experts)
+    kind, exponent = case.scales.kind, _clip(case)
+    ones = torch.ones_like(mantissa["gate"])
+    pick = (stream.integers("scale-pick", 1, 0, 2, rows=experts)).to(torch.float32)
+    if kind == "tiny":
+        factor = torch.where(pick == 1, _power(-abs(exponent), ones), ones)
+        return {"gate": mantissa["gate"] * factor, "up": mantissa["up"] * factor, "down": mantissa["down"]}
+    if kind == "zero":
+        dead = case.seed % case.shape.num_experts
+        alive = torch.tensor([[float(e != dead)] for e in experts], device=ones.device)
+        return {"gate": mantissa["gate"] * alive, "up": mantissa["up"] * alive, "down": mantissa["down"]}
+    if kind == "bimodal":
+        factor = torch.where(pick == 1, _power(exponent, ones), ones)
+        return {"gate": mantissa["gate"], "up": mantissa["up"] * factor, "down": mantissa["down"]}
+    if kind == "heterogeneous":
+        span = min(abs(exponent), 60)
+        shift = stream.integers("scale-shift", 1, -span, span + 1, rows=experts).to(torch.int32)
+        if not case.activation.gated:
+            shift = torch.zeros_like(shift)
+        return {"gate": mantissa["gate"], "up": torch.ldexp(mantissa["up"], shift),
+                "down": torch.ldexp(mantissa["down"], -shift)}
+    return mantissa
+
+
+def largest_up(case: Case) -> float:
+    """Power of two that the static intermediate scale of fp8_per_tensor must follow."""
+    exponent = _clip(case)
+    if case.scales.kind == "bimodal" and exponent > 0 and case.activation.gated:
+        return float(2.0**exponent)
+    return 1.0
+
+
+def _clip(case: Case) -> int:
+    limit = _NARROW.get(case.recipe, LARGEST_EXPONENT)
+    low = -limit if case.recipe in _NARROW else -149
+    if case.scales.kind == "heterogeneous" and case.recipe in _NARROW:
+        limit, low = 3, -3
+    return max(low, min(case.scales.exponent, limit))
+
+
+def _power(exponent: int, like: Tensor) -> Tensor:
+    return torch.full_like(like, 2.0**exponent if exponent >= -149 else 0.0)
+
+
+def _mantissas(stream: Stream, experts: range) -> dict[str, Tensor]:
+    def draw(label: str) -> Tensor:
+        return stream.integers(f"scale-{label}", 1, 128, 512, rows=experts).to(torch.float32) / 256.0
+    return {label: draw(label) for label in ("gate", "up", "down")}

@@ -1,0 +1,132 @@
+"""Case to canonical weights. Content depends on the case without its tokens, routing and inputs, and on ``seed % BANK``."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor
+
+from moeguard.core.case import Case
+from moeguard.core.recipe import RECIPES
+from moeguard.quant.blocks import BLOCK, E4M3_MAX
+from moeguard.quant.formats import FORMATS, encode
+from moeguard.tensors import exact
+from moeguard.tensors.counter import NORMAL_BOUND, Stream
+from moeguard.tensors.operand import Operand, Weights
+from moeguard.tensors.scaling import largest_up, magnitudes
+
+#: Number of weight sets per shape family; scenarios that differ in inputs only share one.
+BANK = 4
+#: Magnitude of ``act(gate) * up`` that the static intermediate scale of fp8_per_tensor is made for.
+INTERMEDIATE_RANGE = 16.0
+
+
+def weight_key(case: Case) -> str:
+    """Identity of the weight content; equal keys mean equal bits."""
+    dead = case.seed % case.shape.num_experts if (case.scales.kind, case.weights.kind) != ("normal", "normal") else 0
+    return "|".join(map(str, (
+        case.recipe, case.shape.hidden_size, case.shape.intermediate_size, case.shape.num_experts, case.activation.gated,
+        case.scales.kind, case.scales.exponent, case.weights.kind, case.weights.bias, case.inputs.kind == "exact",
+        case.seed % BANK, dead)))
+
+
+class WeightBank:
+    """Canonical weights by key, least recently used first out, bounded in bytes."""
+
+    def __init__(self, capacity_bytes: int = 2 << 30) -> None:
+        self._capacity = capacity_bytes
+        self._held: OrderedDict[tuple[object, ...], Weights] = OrderedDict()
+
+    def get(self, case: Case, device: torch.device | str = "cpu") -> Weights:
+        """Weights of ``case`` on ``device``; read-only, shared by every caller."""
+        key = (weight_key(case), case.parallel.ep_size, case.parallel.ep_rank, case.parallel.tp_size,
+               case.parallel.tp_rank, str(device))
+        if key in self._held:
+            self._held.move_to_end(key)
+            return self._held[key]
+        weights = make_weights(case, device)
+        self._held[key] = weights
+        while len(self._held) > 1 and sum(map(_bytes, self._held.values())) > self._capacity:
+            self._held.popitem(last=False)
+        return weights
+
+    def drop(self, case: Case) -> None:
+        """Forget every entry with the content of ``case`` (a backend changed it)."""
+        for key in [key for key in self._held if key[0] == weight_key(case)]:
+            del self._held[key]
+
+
+def make_weights(case: Case, device: torch.device | str = "cpu") -> Weights:
+    """Build the weights of this rank: shapes as in moeguard.tensors.operand.Weights."""
+    stream = Stream("weights", weight_key(case), device=device)
+    if case.inputs.kind == "exact":
+        return exact.make_weights(case, stream)
+    experts = range(case.first_expert, case.first_expert + case.experts_local)
+    hidden, inter, local = case.shape.hidden_size, case.shape.intermediate_size, case.intermediate_local
+    part = slice(case.parallel.tp_rank * local, (case.parallel.tp_rank + 1) * local)
+    factor = magnitudes(case, stream)
+
+    def projection(label: str, rows: int, columns: int) -> Operand:
+        words = stream.integers_normal(label, rows * columns, rows=experts).view(len(experts), rows, columns)
+        words = words[:, :, part] if label == "down" else words[:, part]
+        if case.weights.kind == "zero_expert":
+            dead = (case.seed // BANK) % case.shape.num_experts
+            if dead in experts:
+                words[dead - experts.start] = 0
+        return _store(case, stream, label, words, columns**-0.5, factor[label])
+
+    def bias(label: str, size: int, scale: float) -> Tensor | None:
+        if not case.weights.bias:
+            return None
+        value = stream.normal(f"{label}-bias", size, rows=experts) * scale
+        return value if label == "down" else value[:, part].contiguous()
+
+    intermediate_scale = None
+    if case.recipe == "fp8_per_tensor":
+        tight = 16.0 if case.scales.kind == "saturating" else 1.0
+        base = INTERMEDIATE_RANGE / E4M3_MAX / tight * largest_up(case)
+        intermediate_scale = torch.tensor([base], dtype=torch.float32, device=device)
+    gated = case.activation.gated
+    return Weights(
+        gate=projection("gate", inter, hidden),
+        up=projection("up", inter, hidden) if gated else None,
+        down=projection("down", hidden, inter),
+        gate_bias=bias("gate", inter, 0.5),
+        up_bias=bias("up", inter, 0.5) if gated else None,
+        down_bias=bias("down", hidden, 0.5 / case.parallel.tp_size),
+        intermediate_scale=intermediate_scale,
+    )
+
+
+def _store(case: Case, stream: Stream, label: str, words: Tensor, deviation: float, factor: Tensor) -> Operand:
+    """Integers in [-510, 510] to a stored operand with standard deviation ``deviation`` times the expert's factor."""
+    recipe = RECIPES[case.recipe]
+    experts = words.shape[0]
+    if recipe.weight_format != "e4m3":
+        form = FORMATS[recipe.weight_format]
+        sigma = deviation * NORMAL_BOUND / 510
+        value = words.to(torch.float32).mul_(sigma)
+        spread = _power_of_two(factor)
+        value.mul_(spread.view(experts, 1, 1)).clamp_(-form.maximum, form.maximum)
+        return Operand(encode(value, recipe.weight_format), format=recipe.weight_format)
+    full = 4.0 if case.scales.kind == "saturating" else 1.0
+    codes = encode(words.to(torch.float32).mul_(full * E4M3_MAX / 510), "e4m3")
+    base = deviation * NORMAL_BOUND / E4M3_MAX / full
+    if recipe.weight_scale == "per_tensor":
+        return Operand(codes, scale=(factor.view(experts) * base), format="e4m3")
+    rows, columns = -(-words.shape[1] // BLOCK), -(-words.shape[2] // BLOCK)
+    ids = range(case.first_expert, case.first_expert + experts)
+    jitter = stream.integers(f"{label}-blocks", rows * columns, 128, 512, rows=ids).to(torch.float32) / 256.0
+    scale = jitter.view(experts, rows, columns) * (factor.view(experts, 1, 1) * base)
+    return Operand(codes, scale=scale, format="e4m3")
+
+
+def _power_of_two(factor: Tensor) -> Tensor:
+    """The factor's exponent alone, so that 16-bit weights keep their significand; 0 stays 0."""
+    mantissa, exponent = torch.frexp(factor)
+    return torch.ldexp(torch.full_like(mantissa, 0.5), exponent).where(factor != 0, torch.zeros_like(factor))
+
+
+def _bytes(weights: Weights) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in weights.tensors().values())
