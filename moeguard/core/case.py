@@ -141,7 +141,17 @@ class Case(_Value):
         if shape.intermediate_size % parallel.tp_size:
             raise ValueError(
                 f"parallel.tp_size: {parallel.tp_size} does not divide intermediate_size {shape.intermediate_size}")
+        if self.inputs.kind == "exact" and self.weights.bias:
+            raise ValueError("weights.bias: must be false when inputs.kind is 'exact'")
         return self
+
+    @property
+    def exact(self) -> bool:
+        """Whether the operands make every healthy kernel agree bit for bit (see moeguard.tensors.exact)."""
+        if self.inputs.kind != "exact":
+            return False
+        saturating = ("swiglu", "geglu", "geglu_tanh")
+        return self.activation.kind in (saturating if self.recipe.startswith("fp8") else (*saturating, "relu2", "silu", "gelu"))
 
     @property
     def experts_local(self) -> int:
@@ -205,4 +215,4 @@ def describe(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "case"
     message = str(first["msg"]).removeprefix("Value error, ")
-    return message if message.startswith(("shape.", "parallel.")) else f"{where}: {message[:1].lower()}{message[1:]}"
+    return message if message.startswith(("shape.", "parallel.", "weights.")) else f"{where}: {message[:1].lower()}{message[1:]}"

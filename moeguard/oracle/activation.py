@@ -34,7 +34,7 @@ def sensitivity(activation: Activation, gate: Tensor, up: Tensor | None) -> tupl
     """(bound of \\|dh/d gate\\|, bound of \\|dh/d up\\|), each of the shape of ``gate``."""
     if activation.kind == "relu2":
         return 2 * gate.clamp_min(0), torch.zeros_like(gate)
-    slope = 1.13 if activation.kind != "swiglu_oai" and "gelu" in activation.kind + "gegelu" else 1.1
+    slope = 1.13 if activation.kind in ("geglu", "geglu_tanh", "gelu") else 1.1
     if activation.kind == "swiglu_oai":
         gate, up = _clamped(activation, gate, up)
         assert up is not None

@@ -35,7 +35,7 @@ class Reference:
     y, deviation (S) [T, H]. row_freedom [T]: effective degrees of freedom of a row's squared error (nu).
     shared [T]: share of the row's variance that moves whole rows together. defined: bool [T, H], False where a healthy
     kernel may overflow its formats, or None for everywhere. valid: bool [T] rows with a defined answer, or None.
-    Intermediate values a, b, h (gate, up, rounded act) [S, I], o [S, H] serve twins and cap.
+    Intermediate values gate, up, raw act, its healthy noise, hidden (rounded) [S, I], expert_output [S, H] serve twins, cap.
     """
 
     problem: Problem
@@ -49,10 +49,11 @@ class Reference:
     x: Tensor
     gate: Tensor
     up: Tensor | None
+    raw: Tensor
+    noise: Tensor
     hidden: Tensor
     hidden_scale: Tensor | None
     expert_output: Tensor
-    variance_hidden: Tensor
 
     @property
     def output(self) -> Format:
@@ -62,7 +63,7 @@ class Reference:
     @property
     def exact(self) -> bool:
         """Whether healthy answers are bitwise equal (the case is exact and every combine step is exact)."""
-        return self.problem.case.inputs.kind == "exact" and self.numerics.combine == "fp32"
+        return self.problem.case.exact and self.numerics.combine == "fp32"
 
 
 def make_reference(problem: Problem, numerics: Numerics) -> Reference:
@@ -75,11 +76,13 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     up = None if weights.up is None else grouped_product(rows, weights.up, slots, bias=weights.up_bias)
     raw = activate(case.activation, gate, up, saturated=case.inputs.kind == "exact")
     hidden, scale = fake_quantize(raw, numerics.intermediate, weights.intermediate_scale)
+    hidden = torch.where(torch.isfinite(hidden), hidden, raw)  # overflow: the row is undefined, the oracle stays finite
     output = grouped_product(hidden, weights.down, slots, bias=weights.down_bias)
     weighted = output * slots.weight[:, None]
     y = slots.combine(weighted)
 
-    variance_hidden = _hidden_variance(problem, numerics, slots, x, gate, up, hidden, scale)
+    noise = preactivation_noise(problem, numerics, slots, x, gate, up)
+    variance_hidden = _hidden_variance(numerics, hidden, scale, noise)
     spread = grouped_product(variance_hidden, weights.down, slots, transform="square") * slots.weight.square()[:, None]
     shared = slots.combine(spread)
     squares = slots.combine(weighted.square())
@@ -93,8 +96,8 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     fraction = (shared / deviation.square()).mean(1)
     freedom = _freedom(slots, energy, fraction, case.shape.hidden_size)
     defined = _defined(slots, raw, y, deviation, numerics, form)
-    return Reference(problem, numerics, slots, y, deviation, freedom, defined, problem.valid, x, gate, up, hidden, scale,
-                     output, variance_hidden)
+    return Reference(problem, numerics, slots, y, deviation, freedom, defined, problem.valid, x, gate, up, raw, noise, hidden,
+                     scale, output)
 
 
 def roundoff(rounding: str) -> float:
@@ -135,17 +138,29 @@ def accumulator_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Ten
     return norm[slots.expert] * (token * relative)[:, None] + flush[:, None]
 
 
-def _hidden_variance(problem: Problem, numerics: Numerics, slots: Slots, x: Tensor, gate: Tensor, up: Tensor | None,
-                     hidden: Tensor, scale: Tensor | None) -> Tensor:
+def preactivation_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Tensor, gate: Tensor, up: Tensor | None,
+                        relative: float | None = None) -> Tensor:
+    """Standard deviation of act(gate, up) of a healthy kernel before it is rounded, [S, I].
+
+    relative: relative noise of the pre-activations in place of the accumulator's estimate.
+    """
+    by_gate, by_up = sensitivity(problem.case.activation, gate, up)
+
+    def noise(value: Tensor, which: str) -> Tensor:
+        return accumulator_noise(problem, numerics, slots, x, which) if relative is None else value.abs() * relative
+
+    total = (by_gate * noise(gate, "gate")).square_()
+    if up is not None:
+        total += (by_up * noise(up, "up")).square_()
+    return total.sqrt_()
+
+
+def _hidden_variance(numerics: Numerics, hidden: Tensor, scale: Tensor | None, noise: Tensor) -> Tensor:
     """Variance of one element of the rounded intermediate, [S, I]."""
     step = torch.maximum(roundoff(numerics.intermediate) * hidden.abs(),
                          torch.as_tensor(quantum(numerics.intermediate, scale), dtype=hidden.dtype, device=hidden.device))
     steps = math.ceil(hidden.shape[1] / PROMOTION) if numerics.accumulate == "fp8_hopper" else hidden.shape[1]
-    variance = step.square_() + (steps * numerics.u_acc**2) * hidden.square()
-    by_gate, by_up = sensitivity(problem.case.activation, gate, up)
-    variance += (by_gate * accumulator_noise(problem, numerics, slots, x, "gate")).square_()
-    if up is not None:
-        variance += (by_up * accumulator_noise(problem, numerics, slots, x, "up")).square_()
+    variance = step.square_() + (steps * numerics.u_acc**2) * hidden.square() + noise.square()
     return variance.div_(3).add_(UNDERFLOW**2)
 
 

@@ -1,7 +1,8 @@
 """Twins: emulations of the same recipe on the same problem with another accumulation order.
 
 A twin differs from the oracle where accumulation noise moves a value over a rounding edge, and by the roundings that the
-oracle leaves out (expert output, combine, output). Only slots in which something moved are multiplied again.
+oracle leaves out (expert output, combine, output). Only values close to an edge are drawn, and only what moved is
+multiplied again, so many twins cost little.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import torch
 from torch import Tensor
 
 from moeguard.core.numerics import Numerics
-from moeguard.oracle.activation import activate
-from moeguard.oracle.reference import Reference, accumulator_noise
-from moeguard.oracle.slots import Slots, grouped_product, make_slots
+from moeguard.oracle.reference import Reference, preactivation_noise
+from moeguard.oracle.slots import Slots, grouped_product
 from moeguard.quant.blocks import fake_quantize
 from moeguard.quant.formats import round_to
 
 #: Relative error of a fast exponential and reciprocal on a GPU (about 2 ulp in float32).
 FAST_MATH = 2.0**-22
+#: Noise is cut at this many standard deviations.
+REACH = 5.0
+#: Moved values that are multiplied at a time.
+_CHUNK = 4096
 
 
 def twin_outputs(reference: Reference, count: int, seed: int = 0, numerics: Numerics | None = None,
@@ -28,26 +32,85 @@ def twin_outputs(reference: Reference, count: int, seed: int = 0, numerics: Nume
     pre-activations, in place of the accumulator's estimate.
     """
     recipe = numerics or reference.numerics
-    problem, slots = reference.problem, reference.slots
     generator = torch.Generator(device=reference.y.device).manual_seed(seed * 1000 + 17)
-    deviations = None if noise is not None else {
-        name: accumulator_noise(problem, recipe, slots, reference.x, name)
-        for name in (("gate",) if reference.up is None else ("gate", "up"))}
+    spread = reference.noise if noise is None else preactivation_noise(
+        reference.problem, recipe, reference.slots, reference.x, reference.gate, reference.up, noise)
+    spread = torch.hypot(spread, FAST_MATH * reference.raw.abs())
+    moves = _Moves(reference, recipe, spread)
+    return torch.stack([_answer(reference, recipe, moves, generator) for _ in range(count)]) if count else \
+        reference.y.new_zeros(0, *reference.y.shape)
 
-    def moved(value: Tensor, name: str) -> Tensor:
-        jitter = torch.randn(value.shape, dtype=torch.float64, device=value.device, generator=generator)
-        return value + jitter * (value.abs() * noise if deviations is None else deviations[name])
 
-    answers = []
-    for _ in range(count):
-        gate = moved(reference.gate, "gate")
-        up = None if reference.up is None else moved(reference.up, "up")
-        raw = activate(problem.case.activation, gate, up)
-        raw *= 1 + FAST_MATH * torch.randn(raw.shape, dtype=torch.float64, device=raw.device, generator=generator)
-        hidden, _ = fake_quantize(raw, recipe.intermediate, problem.weights.intermediate_scale)
-        output = reference.expert_output + _difference(reference, hidden - reference.hidden)
-        answers.append(finish(output, slots, recipe, reference))
-    return torch.stack(answers) if answers else reference.y.new_zeros(0, *reference.y.shape)
+class _Moves:
+    """The elements of the intermediate that noise can move, with their distribution; the others are fixed."""
+
+    def __init__(self, reference: Reference, recipe: Numerics, spread: Tensor) -> None:
+        self.rounding = recipe.intermediate
+        self.static = reference.problem.weights.intermediate_scale
+        centre, scale = self._round(reference.raw, reference.hidden_scale)
+        low, _ = self._round(reference.raw - REACH * spread, scale)
+        high, _ = self._round(reference.raw + REACH * spread, scale)
+        self.fixed = torch.where(torch.isfinite(centre), centre - reference.hidden, 0.0)
+        where = (low != high).nonzero()
+        self.slot, self.unit = where[:, 0], where[:, 1]
+        self.raw, self.spread = reference.raw[self.slot, self.unit], spread[self.slot, self.unit]
+        self.hidden = reference.hidden[self.slot, self.unit]
+        self.scale = None if scale is None else scale.expand_as(reference.raw)[self.slot, self.unit]
+        self.fixed[self.slot, self.unit] = 0.0
+        self.has_fixed = bool((self.fixed != 0).any())
+
+    def _round(self, value: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        for part in self.rounding.split("+"):
+            if part == "none":
+                continue
+            if part.startswith("e4m3"):
+                if scale is None:
+                    return fake_quantize(value, part, self.static)
+                value = round_to(value / scale, "e4m3") * scale
+            else:
+                value = round_to(value, part)
+        return value, scale
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """The difference to the oracle's rounded intermediate, one value per movable element."""
+        jitter = torch.randn(self.raw.shape, dtype=torch.float64, device=self.raw.device, generator=generator)
+        value, _ = self._round(self.raw + jitter.clamp_(-REACH, REACH) * self.spread, self.scale)
+        return value - self.hidden
+
+
+def _answer(reference: Reference, recipe: Numerics, moves: _Moves, generator: torch.Generator) -> Tensor:
+    change = moves.draw(generator)
+    slots, down = reference.slots, reference.problem.weights.down
+    by_slot = recipe.expert_output != "none" or recipe.combine != "fp32"
+    base = reference.expert_output if by_slot else reference.y
+    if moves.has_fixed or change.numel() * 8 > reference.hidden.numel():
+        full = moves.fixed.clone()
+        full[moves.slot, moves.unit] = change
+        difference = grouped_product(full, down, slots)
+        value = base + (difference if by_slot else slots.combine(difference * slots.weight[:, None]))
+    else:
+        value = base.clone()
+        hit = change.nonzero()[:, 0]
+        for part in hit.split(_CHUNK):
+            slot, unit = moves.slot[part], moves.unit[part]
+            column = _columns(reference, slots.expert[slot], unit) * change[part][:, None]
+            if by_slot:
+                value.index_add_(0, slot, column)
+            else:
+                value.index_add_(0, slots.token[slot], column * slots.weight[slot][:, None])
+    return finish(value, slots, recipe, reference) if by_slot else round_to(value, reference.output.name)
+
+
+def _columns(reference: Reference, expert: Tensor, unit: Tensor) -> Tensor:
+    """Columns of the dequantised down weights, float64 [n, H]."""
+    down = reference.problem.weights.down
+    value = down.data[expert, :, unit].double()
+    if down.scale is None:
+        return value
+    if down.scale.dim() == 1:
+        return value * down.scale.double()[expert][:, None]
+    rows = down.scale.double()[expert, :, unit // 128].repeat_interleave(128, dim=1)
+    return value * rows[:, : value.shape[1]]
 
 
 def finish(output: Tensor, slots: Slots, numerics: Numerics, reference: Reference) -> Tensor:
@@ -64,19 +127,3 @@ def finish(output: Tensor, slots: Slots, numerics: Numerics, reference: Referenc
         mine = slots.rank == rank
         total[slots.token[mine]] = round_to(total[slots.token[mine]] + weighted[mine], narrow)
     return round_to(total, form)
-
-
-def _difference(reference: Reference, change: Tensor) -> Tensor:
-    """``change`` [S, I] times the down weights, computed for the slots in which anything changed."""
-    slots = reference.slots
-    hit = (change != 0).any(1).nonzero()[:, 0]
-    result = torch.zeros_like(reference.expert_output)
-    if not hit.numel():
-        return result
-    if hit.numel() * 2 > slots.count:
-        return grouped_product(change, reference.problem.weights.down, slots)
-    case = reference.problem.case
-    part = make_slots(slots.expert[hit][:, None] + case.first_expert, slots.weight[hit][:, None], case.first_expert,
-                      case.experts_local)
-    result[hit[part.token]] = grouped_product(change[hit][part.token], reference.problem.weights.down, part)
-    return result

@@ -58,15 +58,19 @@ def round_to(value: Tensor, name: str) -> Tensor:
     if value.dtype != torch.float64:
         raise TypeError(f"round_to works on float64, not {value.dtype}")
     form = FORMATS[name]
-    exponent = torch.frexp(value).exponent - 1
-    step = torch.ldexp(torch.ones((), dtype=torch.float64, device=value.device),
-                       exponent.clamp_(min=form.emin).sub_(form.precision - 1))
-    rounded = torch.round(value / step).mul_(step)
+    shift = 53 - form.precision
+    word = value.view(torch.int64)
+    word = word + ((word >> shift) & 1) + ((1 << (shift - 1)) - 1)
+    rounded = (word & -(1 << shift)).view(torch.float64)
+    small = value.abs() < 2.0**form.emin
+    if bool(small.any()):
+        rounded = torch.where(small, torch.round(value / form.quantum) * form.quantum, rounded)
     if form.saturates:
         rounded = rounded.clamp_(-form.maximum, form.maximum)
     else:
-        rounded = torch.where(rounded.abs() > form.maximum, torch.copysign(rounded.new_full((), torch.inf), rounded), rounded)
-    return torch.where(torch.isfinite(value) | torch.tensor(form.saturates, device=value.device), rounded, value)
+        limit = torch.full_like(rounded, torch.inf).copysign_(rounded)
+        rounded = torch.where(rounded.abs() > form.maximum, limit, rounded)
+    return torch.where(torch.isnan(value), value, rounded)
 
 
 def encode(value: Tensor, name: str) -> Tensor:

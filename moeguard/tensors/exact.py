@@ -37,9 +37,8 @@ def make_weights(case: Case, stream: Stream) -> Weights:
     gate[:, :, 0] = values[choice]
     up = _ternary(stream, "up", experts, inter, hidden, 10)
     up[:, :, 0] = 0.0
-    if fp8:
-        # the static scale of fp8_per_tensor must hold 64 * sum exactly; one non-zero per row keeps h = +-7 * 2**j
-        up = _one_hot_rows(stream, experts, inter, hidden) * 7.0
+    if fp8:  # one non-zero a row keeps h = +-7 * 2**j; the 7 comes from X where the kernel quantises X itself
+        up = _one_hot_rows(stream, experts, inter, hidden) * (1.0 if case.recipe == "fp8_block" else 7.0)
     down = _ternary(stream, "down", experts, hidden, inter, 20)
     return Weights(
         gate=_operand(case, gate[:, part].contiguous()),
@@ -50,13 +49,19 @@ def make_weights(case: Case, stream: Stream) -> Weights:
 
 
 def make_inputs(case: Case, stream: Stream) -> Tensor:
-    """Float32 X [T, H]: column 0 is one, NONZEROS other entries of a row are +-1 or +-2 (powers of two)."""
+    """Float32 X [T, H]: column 0 is one, NONZEROS other entries of a row are +-1 or +-2.
+
+    In fp8_block they are +-7 or +-14 and column 1 is one of them, so that every 1x128 block has amax = 7 * 2**m.
+    """
     tokens, hidden = case.shape.num_tokens, case.shape.hidden_size
     x = torch.zeros(tokens, hidden)
     if hidden > 1:
         where = stream.integers("exact-where", tokens * NONZEROS, 1, hidden).cpu().view(tokens, NONZEROS)
         word = stream.bits("exact-value", tokens * NONZEROS).cpu().view(tokens, NONZEROS)
+        where[:, 0] = 1
         x.scatter_(1, where, torch.where(word & 1 == 1, 1.0, -1.0) * torch.where(word & 2 == 2, 2.0, 1.0))
+        if case.recipe == "fp8_block":
+            x *= 7.0
     x[:, 0] = 1.0
     return x
 

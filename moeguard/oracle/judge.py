@@ -1,0 +1,223 @@
+"""The judge: one answer against its reference, by every rule, with the place and the size of the worst error."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moeguard.core.numerics import Numerics
+from moeguard.oracle.blocks import RULES, BlockPlan, plan_blocks, sums
+from moeguard.oracle.cap import cap
+from moeguard.oracle.limits import CONFIRMING_TWINS, Limits, few_twins
+from moeguard.oracle.reference import Reference
+from moeguard.oracle.twins import twin_outputs
+from moeguard.quant.formats import round_to
+
+#: Rules whose exceedance alone must be confirmed by more twins and by a second seed.
+SOFT_RULES = frozenset({*RULES, "global"})
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the rules say of one answer.
+
+    failed: names of the rules that failed, out of ``finite element exact row tile column expert global``.
+    numbers: the record: counts, max_z with its place, worst blocks with their limits, rms_z, rho, ...
+    """
+
+    failed: tuple[str, ...] = ()
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """No rule failed."""
+        return not self.failed
+
+    @property
+    def soft(self) -> bool:
+        """Only block or ratio rules failed: a candidate, not yet a finding."""
+        return bool(self.failed) and SOFT_RULES.issuperset(self.failed)
+
+
+class Judge:
+    """Judges answers against one reference; what is shared by its answers (limits, twins) is computed once."""
+
+    def __init__(self, reference: Reference, limits: Limits | None = None) -> None:
+        self.reference = reference
+        self.limits = limits or Limits()
+        self._twins: dict[int, np.ndarray[Any, np.dtype[np.float64]]] = {}
+
+    @cached_property
+    def plan(self) -> BlockPlan:
+        """Blocks and their limits."""
+        return plan_blocks(self.reference, self.limits)
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """1/S where the answer is judged, 0 elsewhere, [T, H]."""
+        weight = self.reference.deviation.reciprocal()
+        if self.reference.defined is not None:
+            weight = weight * self.reference.defined
+        if self.reference.valid is not None:
+            weight = weight * self.reference.valid[:, None]
+        return weight
+
+    @cached_property
+    def judged(self) -> int:
+        """Number of elements that are judged."""
+        return int((self.inverse > 0).sum())
+
+    @cached_property
+    def informative(self) -> float:
+        """Share of judged elements with |y*| > S; near 0 means that the case can show little."""
+        return float(((self.reference.y * self.inverse).abs() > 1).sum()) / max(self.judged, 1)
+
+    def twin_energies(self, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Mean z^2 of ``count`` twins, [count]."""
+        if count not in self._twins:
+            z = self._normalised(twin_outputs(self.reference, count, seed=count))
+            self._twins[count] = np.asarray((z.square().sum((1, 2)) / max(self.judged, 1)).cpu())
+        return self._twins[count]
+
+    def judge(self, answer: Tensor) -> Judgement:
+        """Judge ``answer`` [T, H] (or any shape with as many rows of H) in the output dtype."""
+        reference = self.reference
+        if self.judged == 0:
+            return Judgement(numbers={"elements": 0})
+        y = answer.reshape(reference.y.shape).double()
+        z = (y - reference.y) * self.inverse
+        if not bool(torch.isfinite(z).all()):
+            broken = ~torch.isfinite(y) & (self.inverse > 0)
+            z = torch.where(self.inverse > 0, z, torch.zeros_like(z))
+            if bool(broken.any()):
+                return self._not_finite(broken)
+        if reference.exact:
+            wanted = round_to(reference.y, reference.output.name)
+            return self._exact(y, wanted, z)
+        energy = z.square()
+        index = int(z.abs().argmax())
+        row, column = divmod(index, z.shape[1])
+        biggest = float(z[row, column])
+        mean = float(energy.sum()) / self.judged
+        tau = self.limits.element(self.judged)
+        numbers: dict[str, Any] = {
+            "elements": self.judged, "max_z": abs(biggest), "max_z_row": row, "max_z_column": column, "tau": tau,
+            "rms_z": math.sqrt(mean), "got": float(y[row, column]), "wanted": float(reference.y[row, column])}
+        failed = ["element"] if abs(biggest) > tau else []
+        failed += self._blocks(energy, numbers)
+        if self._ratio(mean, numbers):
+            failed.append("global")
+        if failed:
+            numbers |= self._proof(y)
+        return Judgement(tuple(failed), numbers)
+
+    def confirms(self, answer: Tensor, judgement: Judgement) -> bool:
+        """Whether a soft exceedance stands against CONFIRMING_TWINS twins of this very problem."""
+        healthy = self._normalised(twin_outputs(self.reference, CONFIRMING_TWINS, seed=CONFIRMING_TWINS))
+        z = self._normalised(answer.reshape(self.reference.y.shape).double())
+        if "global" in judgement.failed:
+            energies = np.asarray((healthy.square().sum((1, 2)) / self.judged).cpu())
+            mean = float(energies.mean())
+            rho = math.sqrt(float(z.square().sum()) / self.judged / mean) if mean > 0 else 0.0
+            if rho > self.limits.twin_ratio(energies):
+                return True
+        worst = {rule: sums(z.square(), self.plan)[rule] for rule in RULES if rule in judgement.failed}
+        for rule, value in worst.items():
+            exceeded = value > self.plan.limit[rule] * self.plan.count[rule]
+            of_twins = torch.stack([sums(twin.square(), self.plan)[rule] for twin in healthy]).amax(0)
+            if bool((exceeded & (value > self.limits.ratio**2 * of_twins)).any()):
+                return True
+        return False
+
+    def explained_by_finer(self, answer: Tensor) -> Numerics | None:
+        """Rounding points finer than declared under which ``answer`` is right, or None.
+
+        A kernel that keeps more bits than its recipe asks for is not wrong; what it declares is.
+        """
+        from moeguard.oracle.reference import make_reference
+
+        for numerics in self.reference.numerics.finer_variants():
+            if Judge(make_reference(self.reference.problem, numerics), self.limits).judge(answer).passed:
+                return numerics
+        return None
+
+    def _normalised(self, answer: Tensor) -> Tensor:
+        """(answer - y*) / S where judged, else 0."""
+        return torch.where(self.inverse > 0, (answer - self.reference.y) * self.inverse, 0.0)
+
+    def _blocks(self, energy: Tensor, numbers: dict[str, Any]) -> list[str]:
+        failed = []
+        totals = sums(energy, self.plan)
+        for rule in RULES:
+            if not totals[rule].numel():
+                continue
+            mean = totals[rule] / self.plan.count[rule].clamp_min(1.0)
+            excess = mean / self.plan.limit[rule]
+            worst = int(excess.argmax())
+            if not float(excess[worst]):
+                worst = int(mean.argmax())
+            numbers[f"{rule}_rms"] = math.sqrt(float(mean[worst]))
+            numbers[f"{rule}_limit"] = math.sqrt(float(self.plan.limit[rule][worst]))
+            numbers[f"worst_{rule}"] = self._name(rule, worst)
+            if float(excess[worst]) > 1.0:
+                failed.append(rule)
+        return failed
+
+    def _name(self, rule: str, index: int) -> Any:
+        if rule == "tile":
+            return list(divmod(index, self.plan.tile_columns))
+        if rule == "expert":
+            return int(self.plan.experts[index]) + self.reference.problem.case.first_expert
+        return index
+
+    def _ratio(self, mean: float, numbers: dict[str, Any]) -> bool:
+        count = few_twins(self.reference.y.shape[0])
+        worst = float(self.twin_energies(count).max())
+        numbers |= {"twins": count, "twin_rms": math.sqrt(worst)}
+        if worst == 0:
+            numbers["rho"] = 0.0 if mean == 0 else None
+            return False
+        numbers["rho"] = math.sqrt(mean / worst)
+        return numbers["rho"] > self.limits.ratio
+
+    def _proof(self, y: Tensor) -> dict[str, Any]:
+        bound = cap(self.reference)
+        if isinstance(bound, str):
+            return {"label": "statistical", "cap": bound}
+        beyond = ((y - self.reference.y).abs() > bound) & (self.inverse > 0)
+        return {"label": "proven" if bool(beyond.any()) else "statistical", "beyond_cap": int(beyond.sum())}
+
+    def _not_finite(self, broken: Tensor) -> Judgement:
+        row, column = divmod(int(broken.reshape(-1).double().argmax()), broken.shape[1])
+        tile = self.limits.tile
+        return Judgement(("finite",), {
+            "elements": self.judged, "nonfinite": int(broken.sum()), "worst_row": row, "worst_column": column,
+            "worst_tile": [row // tile, column // tile], "worst_expert": self._expert_of(broken), "label": "proven"})
+
+    def _expert_of(self, broken: Tensor) -> int | None:
+        """The expert whose rows hold the largest share of broken elements."""
+        if not len(self.plan.experts):
+            return None
+        share = sums(broken.double(), self.plan)["expert"] / self.plan.count["expert"].clamp_min(1.0)
+        return int(self.plan.experts[int(share.argmax())]) + self.reference.problem.case.first_expert
+
+    def _exact(self, y: Tensor, wanted: Tensor, z: Tensor) -> Judgement:
+        wrong = (y != wanted) & (self.inverse > 0)
+        numbers: dict[str, Any] = {"elements": self.judged, "exact": True, "differing": int(wrong.sum()),
+                                   "max_z": float(z.abs().max())}
+        if not numbers["differing"]:
+            return Judgement((), numbers)
+        from moeguard.oracle.decode import decode
+
+        row, column = divmod(int(wrong.reshape(-1).double().argmax()), wrong.shape[1])
+        tile = self.limits.tile
+        numbers |= {"worst_row": row, "worst_column": column, "worst_tile": [row // tile, column // tile],
+                    "worst_expert": self._expert_of(wrong), "got": float(y[row, column]),
+                    "wanted": float(wanted[row, column]), "label": "proven", "decoded": decode(self.reference, y, wrong)}
+        return Judgement(("exact",), numbers)

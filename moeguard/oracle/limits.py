@@ -1,0 +1,58 @@
+"""Limits of the judge's rules: where each comes from, and the false-alarm rate that it stands for.
+
+Element rule: z is sub-Gaussian with variance at most 1, so P(max|z| > tau) <= 2 N Phi(-tau) <= alpha.
+Block rules: the mean of z^2 over a block with nu effective degrees of freedom is at most chi-square(nu)/nu
+(Satterthwaite, Biometrics Bulletin 2, 1946), so its limit is that quantile at alpha / (number of blocks of the execution),
+never below BLOCK_FLOOR^2. Ratio rule: RATIO times the root of an F quantile with the freedom of the twins' energies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+#: Twins of a first look, by number of tokens, and of a confirmation.
+FEW_TWINS, MANY_TWINS, CONFIRMING_TWINS = 2, 16, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """alpha: false alarms per execution of the element rule, and again of all block rules together.
+
+    block: smallest block limit on rms(z). ratio: limit on rms(z) over the worst twin with many degrees of freedom.
+    min_block: blocks with fewer elements are left to the element rule. tile: edge of a tile.
+    """
+
+    alpha: float = 1e-6
+    block: float = 1.5
+    ratio: float = 2.0
+    min_block: int = 8
+    tile: int = 64
+
+    def element(self, count: int) -> float:
+        """tau for ``count`` checked elements; sqrt(2 ln(N / alpha))."""
+        return math.sqrt(2 * math.log(max(count, 1) / self.alpha))
+
+    def blocks(self, freedom: npt.NDArray[np.float64], total: int) -> npt.NDArray[np.float64]:
+        """Limits on rms(z) for blocks with the given degrees of freedom; ``total`` blocks are tested in the execution."""
+        nu = np.maximum(freedom, 1.0)
+        quantile = stats.chi2.isf(self.alpha / max(total, 1), nu) / nu
+        return np.asarray(np.maximum(self.block, np.sqrt(quantile)))
+
+    def twin_ratio(self, energies: npt.NDArray[np.float64]) -> float:
+        """Limit on rms(z) / rms(twins) from the twins' mean squared errors [M]; infinite when they say nothing."""
+        mean = float(energies.mean())
+        spread = float(energies.var(ddof=1)) if len(energies) > 1 else math.inf
+        if mean <= 0 or not math.isfinite(spread):
+            return math.inf
+        nu = max(1.0, mean**2 / max(spread, 1e-12 * mean**2))  # half of 2 m^2 / s^2: heavy tails make s^2 look small
+        return self.ratio * math.sqrt(float(stats.f.isf(self.alpha, nu, nu * len(energies))))
+
+
+def few_twins(tokens: int) -> int:
+    """Twins of a first look: 16 below 128 tokens, where two say too little, else 2."""
+    return MANY_TWINS if tokens < 128 else FEW_TWINS
