@@ -1,0 +1,79 @@
+"""Coverage of a run: which token counts and which strata of the case space its executions came from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from moeguard.core.case import Activation, Case, Inputs, Layout, Routing, Scales, WeightSet
+from moeguard.core.events import Event
+from moeguard.report.history import gather
+
+_AXES: dict[str, tuple[type[BaseModel], str, str]] = {
+    "routing": (Routing, "routing", "kind"),
+    "routing method": (Routing, "routing", "method"),
+    "inputs": (Inputs, "inputs", "kind"),
+    "scales": (Scales, "scales", "kind"),
+    "activation": (Activation, "activation", "kind"),
+    "weights": (WeightSet, "weights", "kind"),
+    "layout": (Layout, "layout", "kind"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One field of a case: executions by value (most first), and the allowed values that were never executed."""
+
+    name: str
+    executions: dict[str, int]
+    missing: tuple[str, ...]
+
+
+def strata(events: Iterable[Event]) -> tuple[Axis, ...]:
+    """The enumerated fields of a case with the number of executions of each value, in the order of the case."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in (*_AXES, "activation format", "parallel")}
+    for scenario in gather(events).drawn:
+        if scenario.started and scenario.executed:
+            for name, value in _values(scenario.started.case).items():
+                counts[name][value] += len(scenario.executed)
+    return tuple(_axis(name, count) for name, count in counts.items())
+
+
+def token_table(cells: Iterable[Mapping[str, Any]]) -> tuple[list[int], dict[str, dict[int, int]]]:
+    """Token buckets (sorted) and, by recipe, the executions in each, from an outcome's cells."""
+    table: dict[str, Counter[int]] = {}
+    for cell in cells:
+        if cell["token_buckets"]:
+            row = table.setdefault(cell["recipe"], Counter())
+            row.update({int(bucket): number for bucket, number in cell["token_buckets"].items()})
+    buckets = sorted({bucket for row in table.values() for bucket in row})
+    return buckets, {name: dict(table[name]) for name in sorted(table)}
+
+
+def _values(case: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name, (model, part, field) in _AXES.items():
+        found[name] = str(case.get(part, {}).get(field, model.model_fields[field].default))
+    parallel = case.get("parallel", {})
+    sharded = [kind for kind in ("ep", "tp", "dp") if parallel.get(f"{kind}_size", 1) > 1]
+    found["activation format"] = str(case.get("activation_format", "standard"))
+    found["parallel"] = "+".join(sharded) or "none"
+    return found
+
+
+def _axis(name: str, counts: Counter[str]) -> Axis:
+    executions = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    return Axis(name, executions, tuple(value for value in _allowed(name) if value not in counts))
+
+
+def _allowed(name: str) -> tuple[str, ...]:
+    if name == "parallel":
+        return ("none", "ep", "tp", "dp")
+    if name == "activation format":
+        return get_args(Case.model_fields["activation_format"].annotation)
+    model, _, field = _AXES[name]
+    return get_args(model.model_fields[field].annotation)

@@ -1,0 +1,141 @@
+"""The HTML page of a run: one self-contained file, for a screen or for print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from moeguard.core.events import Event
+from moeguard.core.finding import Finding
+from moeguard.report import coverage, frames, glossary, plots
+from moeguard.report.markdown import versions
+from moeguard.report.outcome import Outcome
+from moeguard.report.text import count, duration, line, number, printable, yes_no
+
+VERDICTS = {"clean": "Clean", "findings": "Findings", "inconclusive": "Inconclusive"}
+_MACHINE = ("device", "arch", "gpu", "driver", "cuda", "platform", "machine", "python", "cpus")
+
+
+def render(outcome: Outcome, events: Iterable[Event], run_dir: str) -> str:
+    """The page as text. run_dir: the run directory as the reader can reach it, for the replay commands.
+
+    All text of the run is escaped; nothing is loaded from elsewhere and nothing is scripted.
+    """
+    events = list(events)
+    frame = frames.executions(events)
+    buckets, tokens = coverage.token_table(outcome.cells)
+    return _template().render(
+        outcome=outcome,
+        verdict=VERDICTS[outcome.verdict],
+        facts=_facts(outcome),
+        setting=_setting(outcome),
+        ran=_ran(outcome),
+        checks=sorted({check for cell in outcome.cells for check in cell["checks"]}),
+        cells=[_cell(outcome, cell, frame)
+               for cell in sorted(outcome.cells, key=lambda one: one["status"] != "executed")],
+        findings=[_finding(outcome, finding, run_dir) for finding in outcome.findings],
+        errors=Markup(plots.errors(frame)),  # drawn here; matplotlib escapes the names in it
+        token_plot=Markup(plots.tokens(frame)),
+        buckets=buckets,
+        tokens=tokens,
+        most=max((most for row in tokens.values() for most in row.values()), default=0),
+        axes=coverage.strata(events),
+        outcomes=_outcomes(outcome),
+        glossary={
+            "Words": glossary.WORDS,
+            "Kinds of finding on this page": {kind: text for kind, text in glossary.KINDS.items()
+                                              if any(one.kind == kind for one in outcome.findings)},
+            "Outcomes of an execution": glossary.OUTCOMES,
+            "Numbers": glossary.NUMBERS,
+        },
+    )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+                              finalize=lambda value: printable(value) if isinstance(value, str)
+                              and not isinstance(value, Markup) else value)
+    environment.filters |= {"number": number, "duration": duration, "yes_no": yes_no, "line": line}
+    environment.globals["count"] = count
+    source = files("moeguard.report").joinpath("template.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(source)
+
+
+def _facts(outcome: Outcome) -> list[tuple[str, str]]:
+    known = sum(finding.known for finding in outcome.findings)
+    return [
+        ("executions", number(outcome.executions)),
+        ("cases", number(outcome.cases)),
+        ("cells executed", f"{sum(cell['executions'] > 0 for cell in outcome.cells)} of {len(outcome.cells)}"),
+        ("findings", number(len(outcome.findings)) + (f" ({known} known)" if known else "")),
+        ("not verified", number(len(outcome.not_verified))),
+        ("duration", duration(outcome.seconds)),
+    ]
+
+
+def _setting(outcome: Outcome) -> str:
+    """Where the run was made and with what, on one line."""
+    environment, options = outcome.manifest.get("environment", {}), outcome.options
+    place = [part for part in (environment.get("gpu"), environment.get("arch"), environment.get("platform")) if part]
+    return f"{', '.join(place)} \u00b7 {versions(environment)} \u00b7 profile {options.get('profile')}, " \
+           f"seed {options.get('seed')}"
+
+
+def _ran(outcome: Outcome) -> dict[str, list[tuple[str, str | None]]]:
+    """Tables of the section "what ran": title to rows of name and value, None where there is no value."""
+    manifest, options = outcome.manifest, outcome.options
+    environment = manifest.get("environment", {})
+    shown = {name: ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in options.items()}
+    budget = shown.pop("budget", None)
+    run = {"run": manifest.get("run_id"), "command": manifest.get("command"), "started": manifest.get("started"),
+           "budget": None if budget is None else duration(float(budget)),
+           **{name.replace("_", " "): value for name, value in shown.items()}}
+    machine = {name: environment.get(name) for name in _MACHINE}
+    packages = {"moeguard": manifest.get("moeguard"), **environment.get("packages", {})}
+    return {title: [(name, None if value in (None, "") else str(value)) for name, value in rows.items()]
+            for title, rows in (("Run", run), ("Machine", machine), ("Packages", packages))}
+
+
+def _cell(outcome: Outcome, cell: dict[str, Any], frame: Any) -> dict[str, Any]:
+    mine = frame[(frame["backend"] == cell["backend"]) & (frame["recipe"] == cell["recipe"])]
+    worst = (mine["max_z"] / mine["tau"]).max()
+    failing = {finding.fingerprint for finding in outcome.failing}
+    by_check = {check: [finding for finding in outcome.findings
+                        if (finding.backend, finding.recipe, finding.check) == (cell["backend"], cell["recipe"], check)]
+                for check in cell["checks"]}
+    reasons = {check: "; ".join(line(note["reason"]) for note in outcome.not_verified
+                                if note["what"] == check and note["backend"] == cell["backend"]
+                                and note["recipe"] in (cell["recipe"], ""))
+               for one in outcome.cells for check in one["checks"]}
+    return cell | {
+        "worst": None if worst != worst else float(worst),
+        "by_check": by_check,
+        "failing": {check: any(one.fingerprint in failing for one in found) for check, found in by_check.items()},
+        "reasons": reasons,
+    }
+
+
+def _finding(outcome: Outcome, finding: Finding, run_dir: str) -> dict[str, Any]:
+    return {
+        "value": finding,
+        "meaning": glossary.KINDS[finding.kind],
+        "hits": outcome.hits[finding.fingerprint],
+        "fails": finding in outcome.failing,
+        "replay": outcome.replay(finding, run_dir),
+        "shape": finding.case.shape,
+        "case": json.dumps(finding.case.model_dump(mode="json", by_alias=True), indent=2, ensure_ascii=False),
+        "numbers": {str(name): json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list)
+                    else number(value) for name, value in finding.numbers.items()},
+    }
+
+
+def _outcomes(outcome: Outcome) -> dict[str, int]:
+    names = sorted({name for cell in outcome.cells for name in cell["outcomes"]})
+    return {name: sum(cell["outcomes"].get(name, 0) for cell in outcome.cells) for name in names}

@@ -1,0 +1,172 @@
+"""The outcome of a run, folded from its manifest and its events."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from moeguard.core.case import describe
+from moeguard.core.errors import RunDirectoryError
+from moeguard.core.events import Event, Found
+from moeguard.core.finding import KINDS, Finding
+from moeguard.report import evidence, replay
+from moeguard.report.history import History, gather
+from moeguard.report.text import count
+
+EXIT_CODES = {"clean": 0, "findings": 1, "inconclusive": 3}
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run amounts to. The same events in another order of scenarios give an equal outcome.
+
+    manifest: the run's manifest. verdict: ``clean``, ``findings`` (any that fails the run) or ``inconclusive`` (nothing
+    was executed). executions, cases: counts. seconds: first launch to last verdict. findings: one for each fingerprint.
+    hits: how often each fingerprint was seen. cells, not_verified: JSON objects, see moeguard.report.evidence.
+    complete: the run came to its own end. interrupted: it was ended by Ctrl-C and not resumed to its end.
+    """
+
+    manifest: dict[str, Any]
+    verdict: str
+    executions: int
+    cases: int
+    seconds: float
+    findings: tuple[Finding, ...]
+    hits: dict[str, int]
+    cells: tuple[dict[str, Any], ...]
+    not_verified: tuple[dict[str, Any], ...]
+    complete: bool
+    interrupted: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the run, from the manifest."""
+        return dict(self.manifest.get("options", {}))
+
+    @property
+    def failing(self) -> tuple[Finding, ...]:
+        """The findings that fail the run: those that no ledger entry covers, or all when the run was strict."""
+        return _failing(self.manifest, self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code by contract: 0 clean, 1 findings, 3 inconclusive, 130 interrupted."""
+        return INTERRUPTED if self.interrupted else EXIT_CODES[self.verdict]
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in one or two plain sentences."""
+        known = sum(finding.known for finding in self.findings)
+        ran = sum(cell["executions"] > 0 for cell in self.cells)
+        text = (f"{count(len(self.findings), 'finding') if self.findings else 'No findings'}"
+                f"{f' ({known} known)' if known else ''} in {count(self.executions, 'execution')} "
+                f"of {count(self.cases, 'case')} on {count(ran, 'cell')}.")
+        if self.executions == 0:
+            text = f"Nothing was executed, so nothing was verified. {text if self.findings else ''}".strip()
+        if self.interrupted:
+            return f"{text} The run was interrupted and can be resumed."
+        return text if self.complete else f"{text} The run did not come to its end and can be resumed."
+
+    def replay(self, finding: Finding, run_dir: str) -> str:
+        """The shell command that runs the case of ``finding`` again."""
+        return replay.command(finding, run_dir, [str(plugin) for plugin in self.options.get("plugins") or ()])
+
+    def item(self, finding: Finding, run_dir: str) -> dict[str, Any]:
+        """The JSON object of one finding, as in the ``findings`` of ``to_data``."""
+        return {
+            "kind": finding.kind,
+            "fingerprint": finding.fingerprint,
+            "backend": finding.backend,
+            "recipe": finding.recipe,
+            "tactic": finding.tactic,
+            "case": finding.case.model_dump(mode="json", by_alias=True),
+            "sentence": finding.sentence,
+            "replay": self.replay(finding, run_dir),
+            "reproduced": finding.reproduced,
+            "known": finding.known,
+        }
+
+    def to_data(self, run_dir: str) -> dict[str, Any]:
+        """The JSON object of ``moeguard run --json``. run_dir: the run directory as the reader can reach it."""
+        return {
+            "verdict": self.verdict,
+            "run_dir": run_dir,
+            "executions": self.executions,
+            "cases": self.cases,
+            "seconds": self.seconds,
+            "findings": [self.item(finding, run_dir) for finding in self.findings],
+            "cells": list(self.cells),
+            "not_verified": list(self.not_verified),
+        }
+
+
+def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
+    """The outcome of the events of one run. Raises RunDirectoryError on events that no run can have written."""
+    history = gather(events)
+    findings, hits = _findings(history)
+    cells = evidence.cells(manifest, history, findings)
+    executions = sum(cell["executions"] for cell in cells)
+    verdict = "findings" if _failing(manifest, findings) else "clean" if executions else "inconclusive"
+    return Outcome(
+        manifest=manifest,
+        verdict=verdict,
+        executions=executions,
+        cases=len(history.drawn),
+        seconds=_seconds(history),
+        findings=findings,
+        hits=hits,
+        cells=cells,
+        not_verified=evidence.not_verified(history),
+        complete=history.complete,
+        interrupted=bool(history.endings) and not history.complete,
+    )
+
+
+def _failing(manifest: dict[str, Any], findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    strict = bool(manifest.get("options", {}).get("strict"))
+    return tuple(finding for finding in findings if strict or not finding.known)
+
+
+def _seconds(history: History) -> float:
+    if history.endings:
+        return max(ending.seconds for ending in history.endings)
+    return round(math.fsum(scenario.seconds for scenario in history.scenarios), 6)
+
+
+def _findings(history: History) -> tuple[tuple[Finding, ...], dict[str, int]]:
+    seen: defaultdict[str, list[tuple[Found, Finding]]] = defaultdict(list)
+    for scenario in history.scenarios:
+        for event in scenario.found:
+            finding = _parse(event)
+            seen[finding.fingerprint].append((event, finding))
+    findings = sorted((_merge(group) for group in seen.values()), key=_rank)
+    hits = {one.fingerprint: max(1, sum(not event.shrunk for event, _ in seen[one.fingerprint])) for one in findings}
+    return tuple(findings), hits
+
+
+def _parse(event: Found) -> Finding:
+    try:
+        return Finding.model_validate(event.finding)
+    except ValidationError as error:
+        raise RunDirectoryError(f"journal: finding of scenario {event.scenario}: {describe(error)}") from None
+
+
+def _merge(group: list[tuple[Found, Finding]]) -> Finding:
+    """The shrunk form when there is one, else that of the smallest scenario; known only when every form of it is."""
+    chosen = min(group, key=lambda pair: (not pair[0].shrunk, pair[0].scenario))[1]
+    tried = {finding.reproduced for _, finding in group}
+    reproduced = chosen.reproduced
+    if reproduced is None:
+        reproduced = True if True in tried else False if False in tried else None
+    return chosen.model_copy(update={"reproduced": reproduced, "known": all(finding.known for _, finding in group)})
+
+
+def _rank(finding: Finding) -> tuple[bool, int, str, str, str, str]:
+    return (finding.known, KINDS.index(finding.kind), finding.backend, finding.recipe, finding.tactic or "",
+            finding.fingerprint)

@@ -1,0 +1,74 @@
+"""The derived files of a run directory, each written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from moeguard.core.events import Event
+from moeguard.report.outcome import Outcome, fold
+
+
+def write_all(run_dir: Path, manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
+    """Write everything of a run directory but manifest and journal, and return the outcome.
+
+    ``findings.jsonl``, ``cases/<fingerprint>.json`` for each finding, ``executions.parquet``, ``summary.md``,
+    ``junit.xml`` and ``report.html``. Replay commands name ``run_dir`` as it is given. Raises RunDirectoryError on events
+    that no run can have written, OSError when the directory cannot be written.
+    """
+    from moeguard.report import frames, html, junit, markdown
+
+    events = list(events)
+    outcome = fold(manifest, events)
+    name = str(run_dir)
+    for finding in outcome.findings:
+        write(run_dir / "cases" / f"{finding.case.fingerprint}.json", finding.case.to_json() + "\n")
+    write(run_dir / "findings.jsonl", findings_lines(outcome, name))
+    write(run_dir / "executions.parquet", frames.executions(events).to_parquet(index=False))
+    write(run_dir / "summary.md", markdown.render(outcome, name))
+    write(run_dir / "junit.xml", junit.render(outcome, name))
+    write(run_dir / "report.html", html.render(outcome, events, name))
+    return outcome
+
+
+def findings_lines(outcome: Outcome, run_dir: str) -> str:
+    """JSON lines: for each finding the object of ``--json`` and its check, hits and numbers.
+
+    Strict JSON: a number that is not finite is written as text (``"nan"``, ``"inf"``).
+    """
+    return "".join(
+        json.dumps(outcome.item(one, run_dir) | {"check": one.check, "hits": outcome.hits[one.fingerprint],
+                                                 "numbers": _finite(one.numbers)}, allow_nan=False) + "\n"
+        for one in outcome.findings)
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Replace ``path`` by ``content`` (text as UTF-8): readers see the old file or the new one, never a part."""
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case dict():
+            return {str(name): _finite(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case _:
+            return value
