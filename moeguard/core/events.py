@@ -23,10 +23,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioStarted(Event):
-    """Written before anything of the scenario is launched. ``case`` is the case as JSON data."""
+    """Written before anything of the scenario is launched. ``case`` is the case as JSON data.
+
+    draw: running number of the drawn case; scenarios of several backends share it.
+    """
 
     name: ClassVar[str] = "scenario_started"
     scenario: int
+    draw: int
     round: int
     backend: str
     recipe: str
