@@ -1,0 +1,1 @@
+"""Deliberately broken backends that measure the guard, and healthy variants that must raise no alarm."""
