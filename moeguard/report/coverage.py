@@ -44,14 +44,21 @@ def strata(events: Iterable[Event]) -> tuple[Axis, ...]:
 
 
 def token_table(cells: Iterable[Mapping[str, Any]]) -> tuple[list[int], dict[str, dict[int, int]]]:
-    """Token buckets (sorted) and, by recipe, the executions in each, from an outcome's cells."""
+    """Token buckets (without gaps) and, by recipe, the executions in each, from an outcome's cells."""
     table: dict[str, Counter[int]] = {}
     for cell in cells:
         if cell["token_buckets"]:
             row = table.setdefault(cell["recipe"], Counter())
             row.update({int(bucket): number for bucket, number in cell["token_buckets"].items()})
-    buckets = sorted({bucket for row in table.values() for bucket in row})
+    seen = {bucket for row in table.values() for bucket in row}
+    buckets = buckets_between(min(seen), max(seen)) if seen else []
     return buckets, {name: dict(table[name]) for name in sorted(table)}
+
+
+def buckets_between(first: int, last: int) -> list[int]:
+    """Every token bucket from ``first`` to ``last``: 0, then the powers of two."""
+    buckets = [0, *(1 << exponent for exponent in range(last.bit_length()))]
+    return [bucket for bucket in buckets if first <= bucket <= last]
 
 
 def _values(case: Mapping[str, Any]) -> dict[str, str]:

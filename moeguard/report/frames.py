@@ -12,8 +12,8 @@ from moeguard.report.history import gather
 from moeguard.report.outcome import Outcome
 
 _COLUMNS: dict[str, str] = {
-    "scenario": "int64", "number": "int64", "round": "int64", "backend": "str", "recipe": "str", "case": "str",
-    "num_tokens": "int64", "hidden_size": "int64", "intermediate_size": "int64", "num_experts": "int64",
+    "scenario": "int64", "number": "int64", "draw": "int64", "round": "int64", "backend": "str", "recipe": "str",
+    "case": "str", "num_tokens": "int64", "hidden_size": "int64", "intermediate_size": "int64", "num_experts": "int64",
     "top_k": "int64", "routing": "str", "method": "str", "inputs": "str", "scales": "str", "activation": "str",
     "weights": "str", "bias": "bool", "layout": "str", "activation_format": "str", "ep_size": "int64",
     "tp_size": "int64", "seed": "int64",
@@ -57,8 +57,8 @@ def _row(started: ScenarioStarted, execution: Executed) -> dict[str, Any]:
     kind = {part: case.get(part, {}).get("kind") for part in ("routing", "inputs", "scales", "activation", "weights",
                                                               "layout")}
     row: dict[str, Any] = {
-        "scenario": started.scenario, "number": execution.number, "round": started.round, "backend": started.backend,
-        "recipe": started.recipe, "case": started.fingerprint, **case["shape"], **kind,
+        "scenario": started.scenario, "number": execution.number, "draw": started.draw, "round": started.round,
+        "backend": started.backend, "recipe": started.recipe, "case": started.fingerprint, **case["shape"], **kind,
         "method": case.get("routing", {}).get("method"), "bias": case.get("weights", {}).get("bias", False),
         "activation_format": case.get("activation_format", "standard"),
         "ep_size": case.get("parallel", {}).get("ep_size", 1), "tp_size": case.get("parallel", {}).get("tp_size", 1),

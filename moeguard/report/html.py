@@ -40,8 +40,8 @@ def render(outcome: Outcome, events: Iterable[Event], run_dir: str) -> str:
         cells=[_cell(outcome, cell, frame)
                for cell in sorted(outcome.cells, key=lambda one: one["status"] != "executed")],
         findings=[_finding(outcome, finding, run_dir) for finding in outcome.findings],
-        errors=Markup(plots.errors(frame)),  # drawn here; matplotlib escapes the names in it
-        token_plot=Markup(plots.tokens(frame)),
+        errors=plots.errors(frame),
+        token_plot=plots.tokens(frame),
         buckets=buckets,
         tokens=tokens,
         most=max((most for row in tokens.values() for most in row.values()), default=0),
@@ -49,8 +49,6 @@ def render(outcome: Outcome, events: Iterable[Event], run_dir: str) -> str:
         outcomes=_outcomes(outcome),
         glossary={
             "Words": glossary.WORDS,
-            "Kinds of finding on this page": {kind: text for kind, text in glossary.KINDS.items()
-                                              if any(one.kind == kind for one in outcome.findings)},
             "Outcomes of an execution": glossary.OUTCOMES,
             "Numbers": glossary.NUMBERS,
         },
@@ -115,7 +113,7 @@ def _cell(outcome: Outcome, cell: dict[str, Any], frame: Any) -> dict[str, Any]:
                                 and note["recipe"] in (cell["recipe"], ""))
                for one in outcome.cells for check in one["checks"]}
     return cell | {
-        "worst": None if worst != worst else float(worst),
+        "worst": None if worst != worst else float(f"{worst:.3g}"),
         "by_check": by_check,
         "failing": {check: any(one.fingerprint in failing for one in found) for check, found in by_check.items()},
         "reasons": reasons,

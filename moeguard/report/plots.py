@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moeguard.report.coverage import buckets_between
 from moeguard.report.evidence import token_bucket
+from moeguard.report.text import line
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped,unused-ignore]
@@ -61,7 +63,8 @@ def errors(frame: pd.DataFrame) -> str:
                 axes = grid[row][column]
                 _histogram(axes, values[metric.title][frame["recipe"] == recipe].dropna(), edges, metric)
                 if column == 0:
-                    axes.set_ylabel(recipe, rotation=0, ha="right", va="center", color=INK, weight="bold", labelpad=8)
+                    axes.set_ylabel(line(recipe), rotation=0, ha="right", va="center", color=INK, weight="bold",
+                                    labelpad=8, parse_math=False)
             grid[0][column].set_title(metric.title, loc="left", color=INK, fontsize=10, pad=8)
             grid[-1][column].set_xlabel(f"limit {metric.limit:g} (dashed)", color=MUTED)
         return _svg(figure, "errors", "Distribution of the error of each recipe against its limits")
@@ -73,7 +76,7 @@ def tokens(frame: pd.DataFrame) -> str:
         return ""
     buckets = frame["num_tokens"].map(token_bucket)
     failed = frame["outcome"] == "finding"
-    names = sorted(int(bucket) for bucket in buckets.unique())
+    names = buckets_between(int(buckets.min()), int(buckets.max()))
     total = [int((buckets == name).sum()) for name in names]
     wrong = [int(((buckets == name) & failed).sum()) for name in names]
     right = [a - w for a, w in zip(total, wrong, strict=True)]
@@ -84,7 +87,7 @@ def tokens(frame: pd.DataFrame) -> str:
         axes.bar(places, right, color=WITHIN, width=0.72)
         axes.bar(places, wrong, bottom=right, color=BEYOND, width=0.72)
         for place, (a, w) in enumerate(zip(total, wrong, strict=True)):
-            axes.annotate(f"{a:,}" + (f"\n{w:,} with a finding" if w else ""), (place, a), (0, 3), ha="center",
+            axes.annotate(f"{a:,}" + (f"\n{w:,} failed" if w else ""), (place, a), (0, 3), ha="center",
                           textcoords="offset points", color=BEYOND if w else MUTED, fontsize=8, linespacing=1.3)
         axes.set_xticks(list(places), [_bucket(name) for name in names])
         axes.set_xlim(-0.6, max(len(names), 8) - 0.4)
@@ -123,8 +126,9 @@ def _histogram(axes: Axes, series: pd.Series, edges: list[float], metric: Metric
     within, _ = numpy.histogram(shown[~over], edges)
     beyond, _ = numpy.histogram(shown[over], edges)
     widths = numpy.diff(edges)
-    axes.bar(edges[:-1], within, widths, align="edge", color=WITHIN, linewidth=0)
-    axes.bar(edges[:-1], beyond, widths, bottom=within, align="edge", color=BEYOND, linewidth=0)
+    if len(series):
+        axes.bar(edges[:-1], within, widths, align="edge", color=WITHIN, linewidth=0)
+        axes.bar(edges[:-1], beyond, widths, bottom=within, align="edge", color=BEYOND, linewidth=0)
     axes.set_ylim(0.7, max(10.0, float((within + beyond).max(initial=1)) * 4))
     axes.axvline(metric.limit, color=INK, linewidth=1, linestyle=(0, (4, 2)))
     count = int(over.sum())

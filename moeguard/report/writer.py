@@ -18,8 +18,8 @@ def write_all(run_dir: Path, manifest: dict[str, Any], events: Iterable[Event]) 
     """Write everything of a run directory but manifest and journal, and return the outcome.
 
     ``findings.jsonl``, ``cases/<fingerprint>.json`` for each finding, ``executions.parquet``, ``summary.md``,
-    ``junit.xml`` and ``report.html``. Replay commands name ``run_dir`` as it is given. Raises RunDirectoryError on events
-    that no run can have written, OSError when the directory cannot be written.
+    ``junit.xml`` and ``report.html``. Replay commands name ``run_dir`` as it is given. Raises RunDirectoryError on
+    events that no run can have written, OSError when the directory cannot be written.
     """
     from moeguard.report import frames, html, junit, markdown
 

@@ -11,6 +11,9 @@ from moeguard.core.events import Event, Executed, Found, Noted, RunFinished, Sce
 from moeguard.core.finding import Finding
 
 CHECKS = ("memory", "accuracy", "determinism", "sequence", "batch", "routing")
+RICH_CELLS = [("torch_reference", "bf16"), ("torch_reference", "fp8_block"), ("triton", "bf16"),
+              ("triton", "fp8_per_tensor"), ("flashinfer_cutlass", "bf16"), ("flashinfer_cutlass", "fp8_block")]
+JUDGED = {"max_z": 3.0, "tau": 6.0, "rms_z": 0.5, "rho": 1.1, "row": 2}
 
 
 def manifest(**options: Any) -> dict[str, Any]:
@@ -19,8 +22,8 @@ def manifest(**options: Any) -> dict[str, Any]:
         "schema": 1, "run_id": "20250101-120000-7", "moeguard": "0.1.0", "command": "run",
         "options": {"backends": [], "recipes": [], "profile": "smoke", "budget": 30.0, "max_cases": None, "seed": 7,
                     "device": "cuda", "workers": 2, "timeout": 10.0, "plugins": [], **options},
-        "environment": {"device": "cuda", "arch": "sm90", "platform": "Linux-6.1", "machine": "x86_64", "python": "3.12.7",
-                        "cpus": 16, "gpu": "NVIDIA H200", "cuda": "12.9", "driver": "575.57",
+        "environment": {"device": "cuda", "arch": "sm90", "platform": "Linux-6.1", "machine": "x86_64",
+                        "python": "3.12.7", "cpus": 16, "gpu": "NVIDIA H200", "cuda": "12.9", "driver": "575.57",
                         "packages": {"moeguard": "0.1.0", "torch": "2.8.0", "triton": "3.4.0",
                                      "flashinfer-python": "0.4.1", "hypothesis": "6.150", "nvidia-cutlass-dsl": None}},
         "started": "2025-01-01T12:00:00+00:00",
@@ -54,10 +57,10 @@ def scenario(number: int, *, backend: str = "mine", of: Case | None = None, chec
     executed = [
         Executed(scenario=number, number=place, check=check, role="base" if place == 0 else f"repeat {place}",
                  tactic=tactic, outcome="finding" if check in bad else outcome, seconds=0.25,
-                 numbers=numbers if numbers is not None else {"max_z": 3.0, "tau": 6.0, "rms_z": 0.5, "rho": 1.1, "row": 2})
+                 numbers=JUDGED if numbers is None else numbers)
         for place, check in enumerate(checks)]
     return [
-        ScenarioStarted(scenario=number, round=number // 8, backend=backend, recipe=of.recipe,
+        ScenarioStarted(scenario=number, draw=number, round=number // 8, backend=backend, recipe=of.recipe,
                         case=of.model_dump(mode="json", by_alias=True), fingerprint=of.fingerprint),
         *executed,
         *(found(number, one) for one in findings),
@@ -89,9 +92,7 @@ def rich(scenarios: int = 400, seed: int = 0, kinds: int = 6) -> list[Event]:
         ("crash", "batch", {}),
     ]
     for number in range(scenarios):
-        backend, recipe = draw.choice([("torch_reference", "bf16"), ("torch_reference", "fp8_block"), ("triton", "bf16"),
-                                       ("triton", "fp8_per_tensor"), ("flashinfer_cutlass", "bf16"),
-                                       ("flashinfer_cutlass", "fp8_block")])
+        backend, recipe = draw.choice(RICH_CELLS)
         of = case(recipe, draw.choice([0, 1, 2, 3, 7, 8, 31, 64, 100, 257, 1024]), number,
                   routing={"kind": draw.choice(["uniform", "skewed", "one_expert", "invalid_ids"])},
                   inputs={"kind": draw.choice(["normal", "heavy_tail", "outlier", "exact"])},

@@ -1,0 +1,89 @@
+"""The derived files of a run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from report_events import finding, manifest, refused, rich, scenario
+
+from moeguard.core.case import Case
+from moeguard.core.events import RunFinished
+from moeguard.report import markdown
+from moeguard.report.outcome import fold
+from moeguard.report.writer import write, write_all
+
+FILES = {"findings.jsonl", "executions.parquet", "summary.md", "junit.xml", "report.html"}
+
+
+def test_everything_is_written_and_can_be_read(tmp_path: Path) -> None:
+    outcome = write_all(tmp_path, manifest(), rich(120))
+    assert {path.name for path in tmp_path.iterdir()} == FILES | {"cases"}
+    assert len(pd.read_parquet(tmp_path / "executions.parquet")) == outcome.executions
+    lines = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
+    assert [line["fingerprint"] for line in lines] == [one.fingerprint for one in outcome.findings]
+    for line in lines:
+        path = Path(line["replay"].split()[2])
+        assert path.parent == tmp_path / "cases"
+        assert Case.load(path) == Case.from_json(json.dumps(line["case"]))
+    assert ElementTree.parse(tmp_path / "junit.xml").getroot().tag == "testsuites"  # noqa: S314
+
+
+def test_findings_lines_are_strict_json(tmp_path: Path) -> None:
+    numbers = {"max_z": float("inf"), "all": [float("nan"), 1.0], "at": {"x": 2}}
+    write_all(tmp_path, manifest(), scenario(0, findings=[finding(numbers=numbers, sentence="\ud800")]))
+    text = (tmp_path / "findings.jsonl").read_text()
+    data = json.loads(text, parse_constant=pytest.fail)
+    assert data["numbers"] == {"max_z": "inf", "all": ["nan", 1.0], "at": {"x": 2}}
+
+
+def test_zero_executions(tmp_path: Path) -> None:
+    assert write_all(tmp_path, manifest(), []).exit_code == 3
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    assert (tmp_path / "findings.jsonl").read_text() == ""
+
+
+def test_written_again_it_is_the_same(tmp_path: Path) -> None:
+    contents = []
+    for _ in range(2):
+        write_all(tmp_path, manifest(), rich(40))
+        contents.append({path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()})
+    assert contents[0] == contents[1]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "summary.md"
+    write(path, "old")
+
+    def refuse(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="disk full"):
+        write(path, "new")
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("summary.md", "old")]
+
+
+def test_summary_says_what_ran_and_what_did_not() -> None:
+    value = finding(sentence="Row 3 | column 4\n is <b>wrong</b> `x`.", known=True)
+    events = [*scenario(0, findings=[value]), *refused(1), RunFinished(seconds=75.0)]
+    text = markdown.render(fold(manifest(), events), "reports/x")
+    assert text.startswith("# moeguard: clean\n\n1 finding (1 known) in 2 executions of 2 cases on 1 cell.\n")
+    for words in ("| mine | bf16 | sm90 | 2 | 2 | 1 | 1 | accuracy, memory |", "### mismatch (known)", "torch 2.8.0",
+                  r"Row 3 \| column 4 is \<b\>wrong\</b\> \`x\`.", "| mine | bf16 | case | needs sm100 | 1 |",
+                  "1 min 15 s",
+                  f"    moeguard replay reports/x/cases/{value.case.fingerprint}.json --backend mine\n"):
+        assert words in text
+
+
+def test_importing_the_outcome_is_cheap() -> None:
+    code = ("import sys; import moeguard.report.outcome, moeguard.report.junit, moeguard.report.markdown, "
+            "moeguard.report.writer; print(sorted({'pandas', 'matplotlib', 'jinja2', 'torch'} & set(sys.modules)))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
