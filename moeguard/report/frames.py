@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped,unused-ignore]
 
+from moeguard.core.case import Shape
 from moeguard.core.events import Event, Executed, ScenarioStarted
 from moeguard.report.history import gather
 from moeguard.report.outcome import Outcome
@@ -19,6 +20,7 @@ _COLUMNS: dict[str, str] = {
     "tp_size": "int64", "seed": "int64",
     "check": "str", "role": "str", "tactic": "str", "outcome": "str", "seconds": "float64",
 }
+_KINDS = ("routing", "inputs", "scales", "activation", "weights", "layout")
 _JUDGED = ("max_z", "tau", "rms_z", "rho")
 _FINDINGS = ("kind", "fingerprint", "check", "backend", "recipe", "tactic", "case", "sentence", "reproduced", "known",
              "hits")
@@ -31,8 +33,9 @@ def executions(events: Iterable[Event]) -> pd.DataFrame:
     every scalar of ``numbers`` as a column (prefixed ``numbers.`` where it has the name of another column). ``max_z``,
     ``tau``, ``rms_z`` and ``rho`` always exist; they are NaN where an execution was not judged.
     """
-    rows = [_row(scenario.started, execution)
-            for scenario in gather(events).drawn if scenario.started
+    rows = [scenario_row | _execution(execution)
+            for scenario in gather(events).drawn if scenario.started and scenario.executed
+            for scenario_row in [_scenario(scenario.started)]
             for execution in sorted(scenario.executed, key=lambda one: one.number)]
     extra = sorted({name for row in rows for name in row} - set(_COLUMNS) - set(_JUDGED))
     data = {name: [row.get(name) for row in rows] for name in (*_COLUMNS, *_JUDGED, *extra)}
@@ -52,24 +55,33 @@ def findings(outcome: Outcome) -> pd.DataFrame:
     return frame.astype({"reproduced": "boolean", "known": "bool", "hits": "int64"})
 
 
-def _row(started: ScenarioStarted, execution: Executed) -> dict[str, Any]:
+def _scenario(started: ScenarioStarted) -> dict[str, Any]:
+    """The columns that all executions of a scenario share."""
     case = started.case
-    kind = {part: case.get(part, {}).get("kind") for part in ("routing", "inputs", "scales", "activation", "weights",
-                                                              "layout")}
-    row: dict[str, Any] = {
-        "scenario": started.scenario, "number": execution.number, "draw": started.draw, "round": started.round,
-        "backend": started.backend, "recipe": started.recipe, "case": started.fingerprint, **case["shape"], **kind,
-        "method": case.get("routing", {}).get("method"), "bias": case.get("weights", {}).get("bias", False),
+    row: dict[str, Any] = {name: case.get(name, {}).get("kind") for name in _KINDS}
+    row |= {name: case["shape"][name] for name in Shape.model_fields}
+    row |= {
+        "scenario": started.scenario, "draw": started.draw, "round": started.round, "backend": started.backend,
+        "recipe": started.recipe, "case": started.fingerprint, "method": case.get("routing", {}).get("method"),
+        "bias": case.get("weights", {}).get("bias", False),
         "activation_format": case.get("activation_format", "standard"),
         "ep_size": case.get("parallel", {}).get("ep_size", 1), "tp_size": case.get("parallel", {}).get("tp_size", 1),
-        "seed": case.get("seed", 0), "check": execution.check, "role": execution.role, "tactic": execution.tactic,
-        "outcome": execution.outcome, "seconds": execution.seconds,
+        "seed": case.get("seed", 0),
     }
-    row = {name: _text(value) if isinstance(value, str) else value for name, value in row.items() if name in _COLUMNS}
-    for name, value in execution.numbers.items():
+    return {name: _text(value) if isinstance(value, str) else value for name, value in row.items()}
+
+
+def _execution(event: Executed) -> dict[str, Any]:
+    """The columns of one execution: its own, and the scalars of its numbers."""
+    row: dict[str, Any] = {
+        "number": event.number, "check": _text(event.check), "role": _text(event.role),
+        "tactic": None if event.tactic is None else _text(event.tactic), "outcome": _text(event.outcome),
+        "seconds": event.seconds,
+    }
+    for name, value in event.numbers.items():
         if isinstance(value, bool | int | float | str):
-            name = _text(name)
-            row[f"numbers.{name}" if name in _COLUMNS else name] = _text(value) if isinstance(value, str) else value
+            column = f"numbers.{_text(name)}" if name in _COLUMNS else _text(name)
+            row[column] = _text(value) if isinstance(value, str) else value
     return row
 
 

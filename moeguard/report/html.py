@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
@@ -18,17 +18,21 @@ from moeguard.report.markdown import versions
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, duration, line, number, printable, yes_no
 
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+
 VERDICTS = {"clean": "Clean", "findings": "Findings", "inconclusive": "Inconclusive"}
 _MACHINE = ("device", "arch", "gpu", "driver", "cuda", "platform", "machine", "python", "cpus")
 
 
-def render(outcome: Outcome, events: Iterable[Event], run_dir: str) -> str:
-    """The page as text. run_dir: the run directory as the reader can reach it, for the replay commands.
+def render(outcome: Outcome, events: Iterable[Event], run_dir: str, frame: pd.DataFrame | None = None) -> str:
+    """The page as text. run_dir: the run directory as the reader can reach it, for the replay commands. frame: the
+    executions of the events, where the caller has them already.
 
     All text of the run is escaped; nothing is loaded from elsewhere and nothing is scripted.
     """
     events = list(events)
-    frame = frames.executions(events)
+    frame = frames.executions(events) if frame is None else frame
     buckets, tokens = coverage.token_table(outcome.cells)
     return _template().render(
         outcome=outcome,
@@ -101,7 +105,7 @@ def _ran(outcome: Outcome) -> dict[str, list[tuple[str, str | None]]]:
             for title, rows in (("Run", run), ("Machine", machine), ("Packages", packages))}
 
 
-def _cell(outcome: Outcome, cell: dict[str, Any], frame: Any) -> dict[str, Any]:
+def _cell(outcome: Outcome, cell: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
     mine = frame[(frame["backend"] == cell["backend"]) & (frame["recipe"] == cell["recipe"])]
     worst = (mine["max_z"] / mine["tau"]).max()
     failing = {finding.fingerprint for finding in outcome.failing}

@@ -55,7 +55,7 @@ def errors(frame: pd.DataFrame) -> str:
     if not recipes:
         return ""
     with _style("errors"):
-        figure = _figure(1.15 * len(recipes) + 0.75)
+        figure = _figure(1.15 * len(recipes) + 0.9)
         grid = figure.subplots(len(recipes), len(METRICS), sharex="col", squeeze=False)
         for column, metric in enumerate(METRICS):
             edges = _edges(values[metric.title], metric)
@@ -65,7 +65,7 @@ def errors(frame: pd.DataFrame) -> str:
                 if column == 0:
                     axes.set_ylabel(line(recipe), rotation=0, ha="right", va="center", color=INK, weight="bold",
                                     labelpad=8, parse_math=False)
-            grid[0][column].set_title(metric.title, loc="left", color=INK, fontsize=10, pad=8)
+            grid[0][column].set_title(metric.title, loc="left", color=INK, fontsize=10, pad=19)
             grid[-1][column].set_xlabel(f"limit {metric.limit:g} (dashed)", color=MUTED)
         return _svg(figure, "errors", "Distribution of the error of each recipe against its limits")
 
@@ -129,11 +129,11 @@ def _histogram(axes: Axes, series: pd.Series, edges: list[float], metric: Metric
     if len(series):
         axes.bar(edges[:-1], within, widths, align="edge", color=WITHIN, linewidth=0)
         axes.bar(edges[:-1], beyond, widths, bottom=within, align="edge", color=BEYOND, linewidth=0)
-    axes.set_ylim(0.7, max(10.0, float((within + beyond).max(initial=1)) * 4))
+    axes.set_ylim(0.7, max(10.0, float((within + beyond).max(initial=1)) * 2))
     axes.axvline(metric.limit, color=INK, linewidth=1, linestyle=(0, (4, 2)))
     count = int(over.sum())
-    axes.text(0.99, 0.95, f"{len(series):,} judged, {count:,} above" if len(series) else "not judged",
-              transform=axes.transAxes, ha="right", va="top", fontsize=8, color=BEYOND if count else MUTED,
+    axes.text(1, 1.02, f"{len(series):,} judged, {count:,} above" if len(series) else "not judged",
+              transform=axes.transAxes, ha="right", va="bottom", fontsize=8, color=BEYOND if count else MUTED,
               fontweight="bold" if count else "normal")
     axes.tick_params(which="minor", length=0)
 

@@ -25,14 +25,15 @@ def write_all(run_dir: Path, manifest: dict[str, Any], events: Iterable[Event]) 
 
     events = list(events)
     outcome = fold(manifest, events)
+    frame = frames.executions(events)
     name = str(run_dir)
     for finding in outcome.findings:
         write(run_dir / "cases" / f"{finding.case.fingerprint}.json", finding.case.to_json() + "\n")
     write(run_dir / "findings.jsonl", findings_lines(outcome, name))
-    write(run_dir / "executions.parquet", frames.executions(events).to_parquet(index=False))
+    write(run_dir / "executions.parquet", frame.to_parquet(index=False))
     write(run_dir / "summary.md", markdown.render(outcome, name))
     write(run_dir / "junit.xml", junit.render(outcome, name))
-    write(run_dir / "report.html", html.render(outcome, events, name))
+    write(run_dir / "report.html", html.render(outcome, events, name, frame))
     return outcome
 
 

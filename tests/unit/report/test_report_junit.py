@@ -6,14 +6,14 @@ from xml.etree import ElementTree
 
 from report_events import case, finding, manifest, refused, rich, scenario
 
-from moeguard.core.events import RunFinished
+from moeguard.core.events import Event, RunFinished
 from moeguard.report import junit
 from moeguard.report.outcome import fold
 
 END = RunFinished(seconds=1.0)
 
 
-def read(events: list, **options: object) -> ElementTree.Element:
+def read(events: list[Event], **options: object) -> ElementTree.Element:
     return ElementTree.fromstring(junit.render(fold(manifest(**options), [*events, END]), "reports/x"))  # noqa: S314
 
 
