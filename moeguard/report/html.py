@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
@@ -117,7 +118,7 @@ def _cell(outcome: Outcome, cell: dict[str, Any], frame: pd.DataFrame) -> dict[s
                                 and note["recipe"] in (cell["recipe"], ""))
                for one in outcome.cells for check in one["checks"]}
     return cell | {
-        "worst": None if worst != worst else float(f"{worst:.3g}"),
+        "worst": None if math.isnan(worst) else float(f"{worst:.3g}"),
         "by_check": by_check,
         "failing": {check: any(one.fingerprint in failing for one in found) for check, found in by_check.items()},
         "reasons": reasons,

@@ -79,7 +79,7 @@ def refused(number: int, *, backend: str = "mine", of: Case | None = None, reaso
 
 def rich(scenarios: int = 400, seed: int = 0, kinds: int = 6) -> list[Event]:
     """A long run of several backends and recipes with findings, refusals and notes; the same for the same arguments."""
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)
     events: list[Event] = [Noted(scenario=-1, backend="flashinfer_cutedsl", recipe=recipe, what="backend",
                                  reason="nvidia-cutlass-dsl is not installed") for recipe in ("bf16", "nvfp4")]
     defects = [

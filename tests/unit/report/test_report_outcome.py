@@ -74,7 +74,7 @@ def test_a_killed_run_says_so() -> None:
 def test_order_of_scenarios_does_not_matter() -> None:
     events = rich(120)
     groups = [list(group) for _, group in groupby(events[:-1], key=lambda event: event.scenario)]  # type: ignore[attr-defined]
-    random.Random(3).shuffle(groups)  # noqa: S311
+    random.Random(3).shuffle(groups)
     shuffled = [event for group in groups for event in group]
     mine, other = fold(manifest(), events), fold(manifest(), [*shuffled, events[-1]])
     assert json.dumps(mine.to_data("r")) == json.dumps(other.to_data("r"))
