@@ -1,0 +1,1 @@
+"""Checks: what is executed around a backend, and what is concluded. One module a check."""

@@ -1,0 +1,26 @@
+"""Which declared trait decides about a case."""
+
+from __future__ import annotations
+
+from moeguard.backends.protocol import Traits
+from moeguard.core.case import Case
+
+#: Trait that speaks of each routing probe.
+_TRAIT = {"duplicate_ids": "duplicate_ids", "nan_logits": "duplicate_ids", "invalid_ids": "invalid_ids"}
+
+
+def trait_of(case: Case) -> str | None:
+    """``zero_tokens``, ``duplicate_ids`` or ``invalid_ids``; None for an ordinary case."""
+    if case.shape.num_tokens == 0:
+        return "zero_tokens"
+    if case.activation_format == "batched":
+        return None
+    if case.shape.top_k == 1 and case.routing.kind in ("duplicate_ids", "nan_logits"):
+        return None
+    return _TRAIT.get(case.routing.kind)
+
+
+def declared(traits: Traits, case: Case) -> str:
+    """``supported``, ``unsupported`` or ``drop``; ordinary cases are supported."""
+    name = trait_of(case)
+    return "supported" if name is None else str(getattr(traits, name))

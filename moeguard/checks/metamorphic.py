@@ -1,0 +1,174 @@
+"""``metamorphic``: partners of the batch whose answers follow from the oracle's answer to the batch itself.
+
+Wrong for the partner while right for the batch is ``metamorphic``; bits that change for a token although batch invariance
+is declared are ``batch_variance``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from moeguard.checks.session import Session
+from moeguard.checks.subject import Subject
+from moeguard.core.numerics import Numerics
+from moeguard.oracle.derive import reordered, scaled, selected, without_slot
+from moeguard.oracle.judge import Judge
+from moeguard.oracle.reference import make_reference
+from moeguard.tensors.operand import Batch, Operand, Weights
+from moeguard.tensors.problem import Problem, with_batch
+
+#: Relations per scenario; they rotate with the seed. Those that need other weights come less often.
+PER_SCENARIO = 2
+
+
+def metamorphic(session: Session) -> None:
+    """Run a few relations on partners of the batch."""
+    if session.first is None or not session.first.ok or session.base.problem.batch.topk_ids is None:
+        return
+    start = session.case.seed // 7
+    for step in range(PER_SCENARIO):
+        RELATIONS[(start + step) % len(RELATIONS)](session)
+
+
+def permuted(session: Session) -> None:
+    """Tokens in another order: the same rows in that order."""
+    base, tokens = session.base, session.case.shape.num_tokens
+    if tokens < 2:
+        return
+    generator = torch.Generator().manual_seed(session.case.seed)
+    order = torch.randperm(tokens, generator=generator).to(base.problem.device)
+    partner = with_batch(base.problem, _rows(base.problem.batch, order))
+    subject = Subject(partner, base.prepared, lambda n: base.judge(n).partner(reordered(base.judge(n).reference, order, partner)))
+    answer = _run(session, "tokens permuted", subject)
+    _invariant(session, answer, order, "tokens permuted")
+
+
+def alone(session: Session) -> None:
+    """One token alone: the same row."""
+    base, tokens = session.base, session.case.shape.num_tokens
+    case = session.case.with_(shape={"num_tokens": 1})
+    if tokens < 2 or not session.backend.supports(case).supported:
+        return
+    token = torch.tensor([session.case.seed % tokens], device=base.problem.device)
+    partner = replace(with_batch(base.problem, _rows(base.problem.batch, token)), case=case)
+    subject = Subject(partner, base.prepared, lambda n: Judge(selected(base.judge(n).reference, token, partner)))
+    answer = _run(session, f"token {int(token)} alone", subject)
+    _invariant(session, answer, token, "a token alone")
+
+
+def doubled(session: Session) -> None:
+    """Twice the routing weights: twice the answer."""
+    base, batch = session.base, session.base.problem.batch
+    assert batch.topk_weights is not None
+    partner = with_batch(base.problem, replace(batch, topk_weights=batch.topk_weights * 2))
+    _run(session, "topk_weights doubled", Subject(
+        partner, base.prepared, lambda n: base.judge(n).partner(scaled(base.judge(n).reference, 2.0, partner))))
+
+
+def zeroed(session: Session) -> None:
+    """One routing weight of each token set to zero: that expert's contribution is gone."""
+    base, batch = session.base, session.base.problem.batch
+    assert batch.topk_weights is not None and batch.topk_ids is not None
+    if batch.topk_weights.shape[1] < 2:
+        return
+    rank = torch.argmin(batch.topk_weights, dim=1)
+    weights = batch.topk_weights.scatter(1, rank[:, None], 0.0)
+    partner = with_batch(base.problem, replace(batch, topk_weights=weights))
+    _run(session, "one topk_weight zeroed", Subject(
+        partner, base.prepared, lambda n: base.judge(n).partner(without_slot(base.judge(n).reference, rank, partner))))
+
+
+def relabelled(session: Session) -> None:
+    """Experts renamed, ids and weights alike: the same answer."""
+    base, case = session.base, session.case
+    batch, local, first = base.problem.batch, case.experts_local, case.first_expert
+    if local < 2:
+        return
+    assert batch.topk_ids is not None
+    generator = torch.Generator().manual_seed(case.seed + 1)
+    order = torch.randperm(local, generator=generator).to(base.problem.device)
+    new_name = torch.empty_like(order)
+    new_name[order] = torch.arange(local, device=order.device)
+    mine = (batch.topk_ids >= first) & (batch.topk_ids < first + local)
+    renamed = new_name[(batch.topk_ids - first).clamp(0, local - 1).long()].to(torch.int32) + first
+    ids = torch.where(mine, renamed, batch.topk_ids)
+    weights = _experts(base.problem.weights, order)
+    partner = with_batch(base.problem, replace(batch, topk_ids=ids), weights=weights)
+    prepared = session.guarded("prepare", lambda: session.backend.prepare(weights, case), None, "metamorphic")
+    _run(session, "experts relabelled", Subject(partner, prepared, base.judge))
+
+
+def sharded(session: Session) -> None:
+    """The experts over two ranks: each rank's partial sum is right, and together they are the whole."""
+    case, base = session.case, session.base
+    if case.parallel.ep_size > 1 or case.shape.num_experts % 2:
+        return
+    total = torch.zeros_like(base.judge(session.numerics(case, None)).reference.y)
+    variance = torch.zeros_like(total)
+    for rank in range(2):
+        shard = case.with_(parallel={"ep_size": 2, "ep_rank": rank})
+        if not session.backend.supports(shard).supported:
+            return
+        weights = session.resources.bank.get(shard, session.resources.device)
+        problem = replace(base.problem, case=shard, weights=weights)
+        prepared = session.guarded("prepare", lambda w=weights, s=shard: session.resources.prepare(session.backend, s, w),
+                                   None, "metamorphic")
+        subject = Subject(problem, prepared, _maker(problem))
+        answer = _run(session, f"EP rank {rank} of 2", subject)
+        if answer is None:
+            return
+        total += answer.double()
+        variance += subject.judge(session.numerics(shard, None)).reference.deviation.square()
+    judge = base.judge(session.numerics(case, None))
+    z = ((total - judge.reference.y) / variance.sqrt() * (judge.inverse > 0)).abs()
+    worst = float(z.nan_to_num().max()) if z.numel() else 0.0
+    if worst > 1.5 * judge.limits.element(judge.judged):
+        session.report("metamorphic", "metamorphic", None, "the partial sums of two EP ranks do not add up to the whole",
+                       {"relation": "EP shards", "max_z": worst})
+
+
+RELATIONS: tuple[Callable[[Session], None], ...] = (permuted, alone, doubled, relabelled, zeroed, sharded)
+
+
+def _run(session: Session, relation: str, subject: Subject) -> Tensor | None:
+    """Execute a partner; its answer when right, None (with a finding) when not."""
+    run = session.execute("metamorphic", relation, subject=subject, wrong="metamorphic")
+    return run.answer if run.ok else None
+
+
+def _invariant(session: Session, answer: Tensor | None, rows: Tensor, relation: str) -> None:
+    assert session.first is not None
+    if answer is None or not session.traits().batch_invariant:
+        return
+    wanted = session.first.answer[rows]
+    if not torch.equal(answer.view(torch.int16), wanted.view(torch.int16)):
+        differing = int((answer != wanted).sum())
+        session.report("batch_variance", "metamorphic", None,
+                       f"{differing} elements change with {relation}, although batch invariance is declared",
+                       {"relation": relation, "differing": differing})
+
+
+def _rows(batch: Batch, rows: Tensor) -> Batch:
+    assert batch.topk_ids is not None and batch.topk_weights is not None and batch.router_logits is not None
+    return Batch(Operand(batch.x.data[rows], batch.x.scale, format=batch.x.format), batch.topk_ids[rows],
+                 batch.topk_weights[rows], batch.router_logits[rows])
+
+
+def _experts(weights: Weights, order: Tensor) -> Weights:
+    def operand(value: Operand) -> Operand:
+        scale = value.scale
+        return Operand(value.data[order], scale if scale is None else scale[order], value.global_scale, value.format)
+
+    def bias(value: Tensor | None) -> Tensor | None:
+        return None if value is None else value[order]
+
+    return Weights(operand(weights.gate), None if weights.up is None else operand(weights.up), operand(weights.down),
+                   bias(weights.gate_bias), bias(weights.up_bias), bias(weights.down_bias), weights.intermediate_scale)
+
+
+def _maker(problem: Problem) -> Callable[[Numerics], Judge]:
+    return lambda numerics: Judge(make_reference(problem, numerics))

@@ -1,0 +1,46 @@
+"""Which checks a case gets, in order."""
+
+from __future__ import annotations
+
+from moeguard.checks.contract import contract
+from moeguard.checks.declared import declared
+from moeguard.checks.metamorphic import metamorphic
+from moeguard.checks.repeat import repeat
+from moeguard.checks.sequence import sequence
+from moeguard.checks.session import ScenarioAborted, Session
+from moeguard.checks.tactics import force_named, tactics, tuned
+from moeguard.checks.values import memory, values, weight_digests, weights_intact
+from moeguard.core.errors import MoeguardError
+
+#: Check groups by name; the order is the order of execution.
+CHECKS = {"values": values, "memory": memory, "repeat": repeat, "tactics": tactics, "tuned": tuned,
+          "metamorphic": metamorphic, "sequence": sequence}
+#: Names of all groups, for reports and test ids.
+GROUPS = (*CHECKS, "contract")
+
+
+def run_checks(session: Session, only: frozenset[str] | None = None, tactic: str | None = None) -> None:
+    """Run every check that applies to the session's case; ``only`` narrows them (``values`` always runs).
+
+    tactic: force this one (by its ``str``) instead of all checks; a note says so when the backend does not offer it.
+    Findings and notes are left in the session. Never raises for what the backend does.
+    """
+    try:
+        traits = session.traits()
+        if declared(traits, session.case) == "unsupported":
+            contract(session)
+            return
+        if tactic is not None:
+            values(session)
+            force_named(session, tactic)
+            return
+        before = weight_digests(session)
+        for name, check in CHECKS.items():
+            if only is None or name in only or name == "values":
+                check(session)
+        if only is None or "memory" in only:
+            weights_intact(session, before)
+    except ScenarioAborted:
+        return
+    except MoeguardError as error:
+        session.note("case", str(error))

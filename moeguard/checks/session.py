@@ -1,0 +1,294 @@
+"""A session: one backend on one case. Every execution is poisoned, guarded, compared and judged here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from moeguard.backends.protocol import Backend, Traits
+from moeguard.checks.declared import trait_of
+from moeguard.checks.subject import Resources, Subject, base_subject
+from moeguard.core.case import Case
+from moeguard.core.events import Event, Executed, Found, Noted
+from moeguard.core.finding import Finding, Kind
+from moeguard.core.numerics import Numerics
+from moeguard.memory.buffers import OutputBuffer, Workspace
+from moeguard.memory.digest import Snapshot
+from moeguard.oracle.judge import Judgement
+from moeguard.tensors.inputs import ROW_PADDING
+
+#: Distance between the seeds of a case and of its confirmation.
+SECOND_SEED = 1
+
+
+class Calling(NamedTuple):
+    """The call into the backend that is under way: what it is, for which check, with which tactic."""
+
+    what: str
+    check: str = "values"
+    tactic: str | None = None
+
+
+class ScenarioAborted(Exception):
+    """The backend crashed; nothing more can be learned from this scenario."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One ``Backend.run``. answer: a copy of ``out``. refused: the exception when the backend raised one.
+
+    wrote: whether anything of the buffer changed.
+    """
+
+    answer: Tensor
+    judgement: Judgement
+    pattern: int
+    ok: bool
+    refused: Exception | None = None
+    wrote: bool = True
+
+    def same_bits(self, other: Execution) -> bool:
+        """Whether both answers are bitwise equal."""
+        return torch.equal(self.answer.view(torch.int16), other.answer.view(torch.int16))
+
+
+class Session:
+    """Runs one scenario. ``emit`` receives events; ``entering`` a Calling before each call into the backend, None after it."""
+
+    def __init__(self, backend: Backend, case: Case, resources: Resources, *, scenario: int = 0,
+                 emit: Callable[[Event], None] = lambda event: None,
+                 entering: Callable[[Calling | None], None] = lambda call: None) -> None:
+        self.backend, self.case, self.resources, self.scenario = backend, case, resources, scenario
+        self._emit, self.entering = emit, entering
+        self.findings: list[Finding] = []
+        self.notes: list[Noted] = []
+        self.executions = 0
+        self._pattern = 0
+        self._confirmed: dict[tuple[str, tuple[str, ...]], bool] = {}
+        self._seen: set[tuple[str, str, str | None]] = set()
+        self._base: Subject | None = None
+        self.first: Execution | None = None
+
+    @property
+    def base(self) -> Subject:
+        """The case's own subject; prepares the weights on first use."""
+        if self._base is None:
+            self._base = self.guarded("prepare", lambda: base_subject(self.resources, self.backend, self.case))
+        return self._base
+
+    def guarded(self, what: str, call: Callable[[], Any], tactic: Hashable | None = None, check: str = "values") -> Any:
+        """Call into the backend; an exception is a crash finding and ends the scenario."""
+        self.entering(Calling(what, check, None if tactic is None else str(tactic)))
+        try:
+            return call()
+        except Exception as error:
+            self.crash(what, error, tactic, check)
+        finally:
+            self.entering(None)
+
+    def crash(self, what: str, error: Exception, tactic: Hashable | None, check: str) -> None:
+        """Report a crash and abort."""
+        text = " ".join(str(error).split())[:300]
+        self.report("crash", check, tactic, f"{what} raised {type(error).__name__}: {text}",
+                    {"call": what, "exception": type(error).__name__})
+        raise ScenarioAborted(what) from error
+
+    def traits(self, tactic: Hashable | None = None, case: Case | None = None) -> Traits:
+        """What the backend declares."""
+        traits: Traits = self.guarded("traits", lambda: self.backend.traits(case or self.case, tactic), tactic)
+        return traits
+
+    def numerics(self, case: Case, tactic: Hashable | None) -> Numerics:
+        """Declared rounding points."""
+        numerics: Numerics = self.guarded("numerics", lambda: self.backend.numerics(case, tactic), tactic)
+        return numerics
+
+    def execute(self, check: str, role: str, *, tactic: Hashable | None = None, subject: Subject | None = None,
+                wrong: Kind = "mismatch", pattern: int | None = None, refusals: tuple[type[Exception], ...] = (),
+                quiet: bool = False) -> Execution:
+        """Run once and judge. wrong: the kind of finding for a wrong value. refusals: exceptions that are an answer here.
+
+        quiet: judge, but leave a wrong value to the caller (no finding).
+        """
+        subject = subject or self.base
+        problem = subject.problem
+        number = self._pattern if pattern is None else pattern
+        self._pattern += pattern is None
+        padding = ROW_PADDING if problem.case.layout.kind != "contiguous" else 0
+        buffer = OutputBuffer(problem.output_shape, problem.output_dtype, padding, problem.device)
+        out = buffer.poison(number)
+        size = self.guarded("workspace_bytes", lambda: self.backend.workspace_bytes(subject.prepared, problem.batch), tactic, check)
+        workspace = Workspace(size, problem.device) if size else None
+        inputs = Snapshot(problem.batch.tensors())
+        area = None if workspace is None else workspace.poison(number)
+        refused: Exception | None = None
+        returned = None
+        self.entering(Calling(f"run ({role})", check, None if tactic is None else str(tactic)))
+        start = time.perf_counter()
+        try:
+            returned = self.backend.run(subject.prepared, problem.batch, out, tactic=tactic, workspace=area)
+            if problem.device.type == "cuda":
+                torch.cuda.synchronize()
+        except Exception as error:
+            if not isinstance(error, refusals):
+                self.crash("run", error, tactic, check)
+            refused = error
+        finally:
+            self.entering(None)
+        seconds = time.perf_counter() - start
+        broken = self._memory(check, tactic, buffer, out, workspace, inputs, returned, refused)
+        if refused is None and not broken:
+            broken = self._unwritten(check, role, tactic, subject, buffer, number)
+        answer = buffer.view().reshape(-1, problem.output_shape[-1]).clone()
+        if problem.valid is not None:
+            answer[~problem.valid] = 0.0  # rows beyond expert_num_tokens are don't-care
+        judgement = Judgement()
+        if refused is None and not broken:
+            judgement = subject.judge(self.numerics(problem.case, tactic)).judge(answer)
+        ok = not broken and (judgement.passed or self._excused(check, tactic, subject, answer, judgement))
+        if not ok and not broken and not quiet:
+            self._wrong(check, role, tactic, wrong, judgement)
+        self.executions += 1
+        outcome = "refused" if refused else "ok" if ok else "finding"
+        if outcome == "ok" and not judgement.numbers.get("elements"):
+            outcome = "unjudged"
+        self._emit(Executed(scenario=self.scenario, number=self.executions, check=check, role=role,
+                            tactic=None if tactic is None else str(tactic), outcome=outcome, seconds=seconds,
+                            numbers=judgement.numbers))
+        return Execution(answer, judgement, number, ok, refused, refused is None or not buffer.untouched())
+
+    def report(self, kind: Kind, check: str, tactic: Hashable | None, sentence: str, numbers: dict[str, Any]) -> None:
+        """A finding; the first of its kind, check and tactic in this scenario counts."""
+        name = None if tactic is None else str(tactic)
+        if (kind, check, name) in self._seen:
+            return
+        self._seen.add((kind, check, name))
+        finding = Finding(kind=kind, check=check, backend=self.backend.name, case=self.case, sentence=sentence, tactic=name,
+                          numbers=numbers)
+        self.findings.append(finding)
+        self._emit(Found(scenario=self.scenario, finding=finding.model_dump(mode="json", by_alias=True)))
+
+    def note(self, what: str, reason: str) -> None:
+        """Something that this scenario did not verify."""
+        note = Noted(scenario=self.scenario, backend=self.backend.name, recipe=self.case.recipe, what=what, reason=reason)
+        if note not in self.notes:
+            self.notes.append(note)
+            self._emit(note)
+
+    def _memory(self, check: str, tactic: Hashable | None, buffer: OutputBuffer, out: Tensor, workspace: Workspace | None,
+                inputs: Snapshot, returned: object, refused: Exception | None) -> bool:
+        """Everything about memory but unwritten elements; True when a finding was made."""
+        before = len(self._seen)
+        if refused is None and returned is not None:
+            self.report("wrong_return", check, tactic, f"run returned {type(returned).__name__} where None is due",
+                        {"returned": type(returned).__name__})
+        if buffer.replaced(out):
+            self.report("output_alias", check, tactic, "run replaced the storage of out instead of writing into it", {})
+        for place in (buffer.trespass(), None if workspace is None else workspace.trespass()):
+            if place is not None:
+                self.report("out_of_bounds_write", check, tactic, place.sentence,
+                            {"count": place.count, "where": place.where, "offset": place.offset})
+        changed = inputs.changed()
+        if changed:
+            inputs.restore()
+            self.report("input_mutated", check, tactic, f"run changed {', '.join(changed)}", {"changed": changed})
+        return len(self._seen) > before
+
+    def _unwritten(self, check: str, role: str, tactic: Hashable | None, subject: Subject, buffer: OutputBuffer,
+                   number: int) -> bool:
+        """Elements that kept the pattern, and keep another pattern in a second execution too."""
+        mask = buffer.unwritten()
+        if subject.problem.valid is not None:
+            mask &= subject.problem.valid[:, None]
+        if not bool(mask.any()):
+            return False
+        second = OutputBuffer(subject.problem.output_shape, subject.problem.output_dtype, 0, subject.problem.device)
+        out = second.poison(number + 1)
+        size = self.backend.workspace_bytes(subject.prepared, subject.problem.batch)
+        area = Workspace(size, subject.problem.device).poison(number + 1) if size else None
+        self.guarded(f"run {role}", lambda: self.backend.run(subject.prepared, subject.problem.batch, out, tactic=tactic,
+                                                              workspace=area), tactic, check)
+        mask &= second.unwritten()
+        if not bool(mask.any()):
+            return False
+        rows, columns = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
+        total = int(mask.sum())
+        self.report("unwritten_output", check, tactic,
+                    f"{total} of {mask.numel()} output elements were never written, the first at row {int(rows[0])}, "
+                    f"column {int(mask[rows[0]].nonzero()[0, 0])}",
+                    {"unwritten": total, "elements": mask.numel(), "rows": [int(rows[0]), int(rows[-1])],
+                     "columns": [int(columns[0]), int(columns[-1])], "worst_row": int(rows[0]),
+                     "worst_column": int(columns[0])})
+        return True
+
+    def _excused(self, check: str, tactic: Hashable | None, subject: Subject, answer: Tensor, judgement: Judgement) -> bool:
+        """Whether a soft exceedance is not confirmed by more twins and a second seed, or a finer recipe explains it."""
+        if not judgement.soft:
+            return False
+        key = (str(tactic), judgement.failed)
+        if key not in self._confirmed:
+            self._confirmed[key] = self._confirm(check, tactic, subject, answer, judgement)
+        return not self._confirmed[key]
+
+    def _confirm(self, check: str, tactic: Hashable | None, subject: Subject, answer: Tensor, judgement: Judgement) -> bool:
+        rules = ", ".join(judgement.failed)
+        judge = subject.judge(self.numerics(subject.problem.case, tactic))
+        if not judge.confirms(answer, judgement):
+            self.note(f"rule {rules}", "a first-look exceedance was not confirmed by more twins")
+            return False
+        finer = judge.explained_by_finer(answer)
+        if finer is not None:
+            self.note("numerics", f"keeps more bits than declared (intermediate {finer.intermediate}, expert_output "
+                                  f"{finer.expert_output}, combine {finer.combine})")
+            return False
+        other = Session(self.backend, self.case.with_(seed=self.case.seed + SECOND_SEED), self.resources,
+                        scenario=self.scenario, emit=self._relay, entering=self.entering)
+        other._confirmed[(str(tactic), judgement.failed)] = True
+        again = other.execute(check, "second seed", tactic=tactic, quiet=True)
+        second = other.base.judge(self.numerics(other.case, tactic))
+        if again.judgement.passed or (again.judgement.soft and not second.confirms(again.answer, again.judgement)):
+            self.note(f"rule {rules}", "a first-look exceedance was not confirmed by a second seed")
+            return False
+        return True
+
+    def _relay(self, event: Event) -> None:
+        """Events of the second seed: its executions count, its memory findings are not ours."""
+        if isinstance(event, Executed):
+            self.executions += 1
+            self._emit(Executed(scenario=self.scenario, number=self.executions, check=event.check, role=event.role,
+                                tactic=event.tactic, outcome=event.outcome, seconds=event.seconds, numbers=event.numbers))
+
+    def _wrong(self, check: str, role: str, tactic: Hashable | None, wrong: Kind, judgement: Judgement) -> None:
+        numbers = dict(judgement.numbers, rules=list(judgement.failed), role=role)
+        kind = wrong
+        if wrong == "mismatch" and trait_of(self.case) is not None:
+            kind = "routing_contract"
+        elif wrong == "mismatch" and "finite" in judgement.failed:
+            kind = "non_finite"
+        self.report(kind, check, tactic, describe(judgement), numbers)
+
+
+def describe(judgement: Judgement) -> str:
+    """One sentence about a failed judgement, with the worst place."""
+    numbers = judgement.numbers
+    if "finite" in judgement.failed:
+        return (f"{numbers['nonfinite']} elements are not finite where the oracle is, the first at row "
+                f"{numbers['worst_row']}, column {numbers['worst_column']} (expert {numbers['worst_expert']})")
+    if "exact" in judgement.failed:
+        cause = numbers["decoded"][0] if numbers.get("decoded") else {}
+        return (f"{numbers['differing']} elements differ from the bit-exact answer, the first at row "
+                f"{numbers['worst_row']}, column {numbers['worst_column']}: {numbers['got']:g} instead of "
+                f"{numbers['wanted']:g} (cause: {cause.get('cause', 'unknown')}, expert {cause.get('expert')})")
+    parts = [f"{numbers['got']:.4g} instead of {numbers['wanted']:.4g} at row {numbers['max_z_row']}, column "
+             f"{numbers['max_z_column']} (|z| {numbers['max_z']:.3g}, limit {numbers['tau']:.3g})"]
+    for rule in ("row", "tile", "column", "expert"):
+        if rule in judgement.failed:
+            parts.append(f"{rule} {numbers[f'worst_{rule}']} rms {numbers[f'{rule}_rms']:.3g} > {numbers[f'{rule}_limit']:.3g}")
+    if "global" in judgement.failed:
+        parts.append(f"error {numbers['rho']:.3g} times that of healthy twins (is the declared recipe right?)")
+    return "; ".join(parts)

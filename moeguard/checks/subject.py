@@ -1,0 +1,92 @@
+"""A subject: one problem to be executed, with its prepared weights and its judges."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from moeguard.backends.protocol import Backend
+from moeguard.core.case import Case
+from moeguard.core.numerics import Numerics
+from moeguard.oracle.judge import Judge
+from moeguard.oracle.reference import make_reference
+from moeguard.tensors.operand import Weights
+from moeguard.tensors.problem import Problem, build_problem
+from moeguard.tensors.weights import WeightBank, weight_key
+
+#: Case fields that a prepared layout may not depend on.
+_FREE_FIELDS = ("routing", "inputs", "seed")
+
+
+@dataclass(slots=True)
+class Subject:
+    """problem and prepared, with one judge for each set of rounding points that a tactic declares."""
+
+    problem: Problem
+    prepared: Any
+    make: Callable[[Numerics], Judge]
+    judges: dict[Numerics, Judge] = field(default_factory=dict)
+
+    def judge(self, numerics: Numerics) -> Judge:
+        """The judge for ``numerics``."""
+        if numerics not in self.judges:
+            self.judges[numerics] = self.make(numerics)
+        return self.judges[numerics]
+
+
+class Resources:
+    """What outlives a scenario in one process: weight bank, prepared layouts, references of recent cases.
+
+    device: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, device: str = "cpu", *, kept: int = 8) -> None:
+        self.device = torch.device(device)
+        self.bank = WeightBank()
+        self._kept = kept
+        self._prepared: OrderedDict[str, Any] = OrderedDict()
+        self._judges: OrderedDict[str, dict[Numerics, Judge]] = OrderedDict()
+        self._problems: OrderedDict[str, Problem] = OrderedDict()
+
+    def problem(self, case: Case) -> Problem:
+        """The tensors of ``case``, shared between the backends that run it."""
+        return self._remember(self._problems, case.fingerprint, lambda: build_problem(case, self.bank, self.device))
+
+    def judges(self, case: Case) -> dict[Numerics, Judge]:
+        """Judges of ``case``, shared likewise."""
+        return self._remember(self._judges, case.fingerprint, dict)
+
+    def prepare(self, backend: Backend, case: Case, weights: Weights) -> Any:
+        """``backend.prepare``, reused while weight content and every field that it may depend on are equal."""
+        data = case.model_dump(exclude=set(_FREE_FIELDS))
+        data["shape"].pop("num_tokens")
+        key = f"{backend.name}|{id(backend)}|{weight_key(case)}|{data}"
+        return self._remember(self._prepared, key, lambda: backend.prepare(weights, case))
+
+    def forget(self, case: Case) -> None:
+        """Drop everything that holds the weights of ``case``, after a backend changed them."""
+        self.bank.drop(case)
+        self._prepared.clear()
+        self._problems.clear()
+        self._judges.clear()
+
+    def _remember(self, store: OrderedDict[str, Any], key: str, make: Callable[[], Any]) -> Any:
+        if key in store:
+            store.move_to_end(key)
+            return store[key]
+        value = make()
+        store[key] = value
+        while len(store) > self._kept:
+            store.popitem(last=False)
+        return value
+
+
+def base_subject(resources: Resources, backend: Backend, case: Case) -> Subject:
+    """The subject of ``case`` itself."""
+    problem = resources.problem(case)
+    prepared = resources.prepare(backend, case, problem.weights)
+    return Subject(problem, prepared, lambda numerics: Judge(make_reference(problem, numerics)), resources.judges(case))

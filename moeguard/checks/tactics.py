@@ -1,0 +1,67 @@
+"""``tactics``: every tactic that an autotuner could pick, forced, witnessed and judged. ``tuned``: the one that it picks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from moeguard.backends.protocol import Backend
+from moeguard.checks.session import Session
+from moeguard.core.finding import Kind
+
+#: Tactics per scenario; more rotate with the seed, so that a campaign covers all of them.
+PER_SCENARIO = 8
+
+
+def tactics(session: Session) -> None:
+    """Force each tactic. Wrong where the default is right is ``bad_tactic``."""
+    offered = _offered(session)
+    if not offered:
+        session.note("tactics", "the backend offers none")
+        return
+    start = session.case.seed % len(offered)
+    chosen = [offered[(start + step) % len(offered)] for step in range(min(len(offered), PER_SCENARIO))]
+    for tactic in chosen:
+        force(session, tactic, "tactics", "bad_tactic" if session.first is None or session.first.ok else "mismatch")
+
+
+def tuned(session: Session) -> None:
+    """Run the library's own tuning and judge what it chose, against the oracle first, the default only as a yardstick."""
+    if type(session.backend).tune is Backend.tune:
+        session.note("autotuning", "the backend has no tune()")
+        return
+    base = session.base
+    choice = session.guarded("tune", lambda: session.backend.tune(base.prepared, base.problem.batch), None, "tuned")
+    if choice is None:
+        session.note("autotuning", "tuning kept the default, so it proves nothing about other tactics")
+        return
+    force(session, choice, "tuned", "autotune_mismatch")
+
+
+def force_named(session: Session, name: str) -> None:
+    """Force the offered tactic whose ``str`` is ``name``, or the tuned choice of that name."""
+    base = session.base
+    for tactic in _offered(session):
+        if str(tactic) == name:
+            force(session, tactic, "tactics", "bad_tactic" if session.first is None or session.first.ok else "mismatch")
+            return
+    choice = session.guarded("tune", lambda: session.backend.tune(base.prepared, base.problem.batch), name, "tuned")
+    if choice is not None and str(choice) == name:
+        force(session, choice, "tuned", "autotune_mismatch")
+    else:
+        session.note("tactics", f"tactic {name} is not offered for this case")
+
+
+def force(session: Session, tactic: Hashable, check: str, wrong: Kind) -> None:
+    """One forced execution with its witness."""
+    session.execute(check, "forced" if check == "tactics" else "tuned", tactic=tactic, wrong=wrong)
+    witness = session.guarded("executed_tactic", session.backend.executed_tactic, tactic, check)
+    if witness is None:
+        session.note("tactic witness", "the backend cannot tell which tactic ran")
+    elif witness != tactic and str(witness) != str(tactic):
+        session.report("tactic_not_executed", check, tactic, f"tactic {tactic} was requested, {witness} ran",
+                       {"requested": str(tactic), "executed": str(witness)})
+
+
+def _offered(session: Session) -> Sequence[Hashable]:
+    base = session.base
+    return list(session.guarded("tactics", lambda: session.backend.tactics(base.prepared, base.problem.batch)))

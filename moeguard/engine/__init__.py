@@ -1,0 +1,1 @@
+"""Campaigns: scenarios, worker processes, journal, run directories."""

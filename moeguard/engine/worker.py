@@ -1,0 +1,86 @@
+"""The worker process: backends run here, and here alone, so that a crash or a hang costs one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from moeguard.core.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """device ``cpu`` or ``cuda``; plugins: files to import; mutants: whether the selftest's backends are registered.
+
+    log: file that takes what backends print, or None to discard it.
+    """
+
+    device: str
+    plugins: tuple[str, ...] = ()
+    mutants: bool = False
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One scenario to run. only: check groups, None for all. tactic: force this one."""
+
+    scenario: int
+    backend: str
+    case: Case
+    only: frozenset[str] | None = None
+    tactic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerError:
+    """The guard itself failed inside the worker; text is the traceback."""
+
+    text: str
+
+
+def main(connection: Connection, settings: Settings) -> None:
+    """Serve jobs until the other side closes. Sends Calling, None, events and, at the end of each job, ScenarioFinished."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _redirect(settings.log)
+    try:
+        import torch
+
+        if settings.device == "cpu":
+            torch.set_num_threads(1)
+        from moeguard.backends import registry
+        from moeguard.checks.subject import Resources
+        from moeguard.engine.scenario import run_scenario
+
+        for plugin in settings.plugins:
+            registry.load_plugin(plugin)
+        if settings.mutants:
+            from moeguard.mutants.catalogue import HEALTHY, MUTANTS
+
+            for kind in (*MUTANTS, *HEALTHY):
+                registry.register(kind())
+        resources = Resources(settings.device)
+        connection.send("ready")
+        while True:
+            job: Job = connection.recv()
+            run_scenario(registry.get(job.backend), job.case, resources, scenario=job.scenario, emit=connection.send,
+                         entering=connection.send, only=job.only, tactic=job.tactic)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except BaseException:
+        connection.send(WorkerError(traceback.format_exc()))
+        raise
+
+
+def _redirect(log: str | None) -> None:
+    """Send stdout and stderr, also those of native code, away from the terminal."""
+    target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)

@@ -1,0 +1,1 @@
+"""What surrounds an execution: poison, guard bands, digests."""

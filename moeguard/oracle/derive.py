@@ -1,0 +1,67 @@
+"""References of partner problems that follow from a known one without new products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from moeguard.oracle.reference import Reference
+from moeguard.oracle.slots import make_slots
+from moeguard.tensors.problem import Problem
+
+
+def reordered(reference: Reference, order: Tensor, problem: Problem) -> Reference:
+    """The reference after the batch was gathered by ``order`` [T] (a permutation): row i is the old row order[i]."""
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(len(order), device=order.device)
+    slots = replace(reference.slots, token=inverse[reference.slots.token])
+    return replace(_rows(reference, order), problem=problem, slots=slots)
+
+
+def scaled(reference: Reference, factor: float, problem: Problem) -> Reference:
+    """The reference after ``topk_weights`` were multiplied by ``factor``, a power of two >= 1."""
+    y, deviation = reference.y * factor, reference.deviation * factor
+    inside = y.abs() + 8 * deviation < reference.output.maximum
+    defined = inside if reference.defined is None else inside & reference.defined
+    slots = replace(reference.slots, weight=reference.slots.weight * factor)
+    return replace(reference, problem=problem, slots=slots, y=y, deviation=deviation,
+                   defined=None if bool(defined.all()) else defined)
+
+
+def selected(reference: Reference, tokens: Tensor, problem: Problem) -> Reference:
+    """The reference of the rows ``tokens`` (ascending) alone; ``problem`` holds just those rows."""
+    case = problem.case
+    slots = make_slots(problem.flat_ids, problem.flat_weights, case.first_expert, case.experts_local)
+    kept = torch.isin(reference.slots.token, tokens)
+    return replace(_rows(reference, tokens), problem=problem, slots=slots, **_slot_values(reference, kept))
+
+
+def without_slot(reference: Reference, rank: Tensor, problem: Problem) -> Reference:
+    """The reference after ``topk_weights[t, rank[t]]`` became zero; S stays, as an upper bound."""
+    slots = reference.slots
+    gone = slots.rank == rank[slots.token]
+    part = reference.expert_output * (slots.weight * gone)[:, None]
+    weights = replace(slots, weight=torch.where(gone, torch.zeros_like(slots.weight), slots.weight))
+    return replace(reference, problem=problem, slots=weights, y=reference.y - slots.combine(part))
+
+
+def _rows(reference: Reference, order: Tensor) -> Reference:
+    return replace(
+        reference, y=reference.y[order], deviation=reference.deviation[order], row_freedom=reference.row_freedom[order],
+        x=reference.x[order], defined=None if reference.defined is None else reference.defined[order],
+        valid=None if reference.valid is None else reference.valid[order])
+
+
+def _slot_values(reference: Reference, kept: Tensor) -> dict[str, Tensor | None]:
+    scale = reference.hidden_scale
+    per_slot = scale is not None and scale.dim() == 2 and scale.shape[0] == reference.slots.count
+    return {
+        "gate": reference.gate[kept], "up": None if reference.up is None else reference.up[kept],
+        "raw": reference.raw[kept], "noise": reference.noise[kept], "hidden": reference.hidden[kept],
+        "hidden_scale": scale[kept] if per_slot and scale is not None else scale,
+        "expert_output": reference.expert_output[kept],
+    }
+
+
