@@ -14,6 +14,7 @@ from torch import Tensor
 from moeguard.core.numerics import Numerics
 from moeguard.oracle.blocks import RULES, BlockPlan, plan_blocks, sums
 from moeguard.oracle.cap import cap
+from moeguard.oracle.flips import flip_limit
 from moeguard.oracle.limits import CONFIRMING_TWINS, Limits, few_twins
 from moeguard.oracle.reference import Reference
 from moeguard.oracle.twins import twin_outputs
@@ -21,6 +22,8 @@ from moeguard.quant.formats import round_to
 
 #: Rules whose exceedance alone must be confirmed by more twins and by a second seed.
 SOFT_RULES = frozenset({*RULES, "global"})
+#: Rows of an execution that get the sharper limit, at most.
+SHARP_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,12 @@ class Judge:
         self.limits = limits or Limits()
         self._twins: dict[int, np.ndarray[Any, np.dtype[np.float64]]] = {}
 
+    def partner(self, reference: Reference) -> Judge:
+        """The judge of a partner problem whose healthy errors are the same up to order and a power of two."""
+        judge = Judge(reference, self.limits)
+        judge._twins = self._twins
+        return judge
+
     @cached_property
     def plan(self) -> BlockPlan:
         """Blocks and their limits."""
@@ -81,7 +90,7 @@ class Judge:
     def twin_energies(self, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Mean z^2 of ``count`` twins, [count]."""
         if count not in self._twins:
-            z = self._normalised(twin_outputs(self.reference, count, seed=count))
+            z = self.normalised(twin_outputs(self.reference, count, seed=count))
             self._twins[count] = np.asarray((z.square().sum((1, 2)) / max(self.judged, 1)).cpu())
         return self._twins[count]
 
@@ -119,18 +128,20 @@ class Judge:
 
     def confirms(self, answer: Tensor, judgement: Judgement) -> bool:
         """Whether a soft exceedance stands against CONFIRMING_TWINS twins of this very problem."""
-        healthy = self._normalised(twin_outputs(self.reference, CONFIRMING_TWINS, seed=CONFIRMING_TWINS))
-        z = self._normalised(answer.reshape(self.reference.y.shape).double())
+        healthy = self.normalised(twin_outputs(self.reference, CONFIRMING_TWINS, seed=CONFIRMING_TWINS))
+        z = self.normalised(answer.reshape(self.reference.y.shape).double())
         if "global" in judgement.failed:
             energies = np.asarray((healthy.square().sum((1, 2)) / self.judged).cpu())
             mean = float(energies.mean())
             rho = math.sqrt(float(z.square().sum()) / self.judged / mean) if mean > 0 else 0.0
             if rho > self.limits.twin_ratio(energies):
                 return True
-        worst = {rule: sums(z.square(), self.plan)[rule] for rule in RULES if rule in judgement.failed}
-        for rule, value in worst.items():
-            exceeded = value > self.plan.limit[rule] * self.plan.count[rule]
-            of_twins = torch.stack([sums(twin.square(), self.plan)[rule] for twin in healthy]).amax(0)
+        totals = sums(z.square(), self.plan)
+        of_all = [sums(twin.square(), self.plan) for twin in healthy]
+        for rule in (rule for rule in RULES if rule in judgement.failed):
+            value = totals[rule]
+            exceeded = value > self._limit(rule, value / self.plan.count[rule].clamp_min(1.0)) * self.plan.count[rule]
+            of_twins = torch.stack([of_one[rule] for of_one in of_all]).amax(0)
             if bool((exceeded & (value > self.limits.ratio**2 * of_twins)).any()):
                 return True
         return False
@@ -147,7 +158,7 @@ class Judge:
                 return numerics
         return None
 
-    def _normalised(self, answer: Tensor) -> Tensor:
+    def normalised(self, answer: Tensor) -> Tensor:
         """(answer - y*) / S where judged, else 0."""
         return torch.where(self.inverse > 0, (answer - self.reference.y) * self.inverse, 0.0)
 
@@ -158,16 +169,32 @@ class Judge:
             if not totals[rule].numel():
                 continue
             mean = totals[rule] / self.plan.count[rule].clamp_min(1.0)
-            excess = mean / self.plan.limit[rule]
+            limit = self._limit(rule, mean)
+            excess = mean / limit
             worst = int(excess.argmax())
             if not float(excess[worst]):
                 worst = int(mean.argmax())
             numbers[f"{rule}_rms"] = math.sqrt(float(mean[worst]))
-            numbers[f"{rule}_limit"] = math.sqrt(float(self.plan.limit[rule][worst]))
+            numbers[f"{rule}_limit"] = math.sqrt(float(limit[worst]))
             numbers[f"worst_{rule}"] = self._name(rule, worst)
             if float(excess[worst]) > 1.0:
                 failed.append(rule)
         return failed
+
+    def _limit(self, rule: str, mean: Tensor) -> Tensor:
+        """Limits on ``mean`` z^2 of each block; rows between the floor and their limit get the sharper one of flips."""
+        limit = self.plan.limit[rule]
+        if rule != "row":
+            return limit
+        floor = self.limits.block**2
+        between = ((mean > floor) & (mean <= limit) & torch.isfinite(limit)).nonzero()[:, 0]
+        if not len(between):
+            return limit
+        limit = limit.clone()
+        level = self.limits.first_look / self.plan.blocks
+        for row in between[torch.argsort(mean[between], descending=True)[:SHARP_ROWS]].tolist():
+            limit[row] = min(float(limit[row]), max(floor, flip_limit(self.reference, row, level)))
+        return limit
 
     def _name(self, rule: str, index: int) -> Any:
         if rule == "tile":

@@ -2,8 +2,10 @@
 
 Element rule: z is sub-Gaussian with variance at most 1, so P(max|z| > tau) <= 2 N Phi(-tau) <= alpha.
 Block rules: the mean of z^2 over a block with nu effective degrees of freedom is at most chi-square(nu)/nu
-(Satterthwaite, Biometrics Bulletin 2, 1946), so its limit is that quantile at alpha / (number of blocks of the execution),
-never below BLOCK_FLOOR^2. Ratio rule: RATIO times the root of an F quantile with the freedom of the twins' energies.
+(Satterthwaite, Biometrics Bulletin 2, 1946), so its limit is that quantile at first_look / (number of blocks of the
+execution), never below ``block``^2; rows above ``block`` but below that quantile get the sharper limit of ``oracle.flips``.
+A block or ratio exceedance is a finding only when CONFIRMING_TWINS twins and a second, independent seed confirm it:
+first_look^2 = alpha. Ratio rule: ``ratio`` times the root of an F quantile with the freedom of the twins' energies.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ FEW_TWINS, MANY_TWINS, CONFIRMING_TWINS = 2, 16, 64
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """alpha: false alarms per execution of the element rule, and again of all block rules together.
+    """alpha: false alarms per execution of the element rule. first_look: exceedances per healthy execution of all block
+    rules together, each of which must recur on a second seed.
 
     block: smallest block limit on rms(z). ratio: limit on rms(z) over the worst twin with many degrees of freedom.
     min_block: blocks with fewer elements are left to the element rule. tile: edge of a tile.
     """
 
     alpha: float = 1e-6
+    first_look: float = 1e-3
     block: float = 1.5
     ratio: float = 2.0
     min_block: int = 8
@@ -40,7 +44,7 @@ class Limits:
     def blocks(self, freedom: npt.NDArray[np.float64], total: int) -> npt.NDArray[np.float64]:
         """Limits on rms(z) for blocks with the given degrees of freedom; ``total`` blocks are tested in the execution."""
         nu = np.maximum(freedom, 1.0)
-        quantile = stats.chi2.isf(self.alpha / max(total, 1), nu) / nu
+        quantile = stats.chi2.isf(self.first_look / max(total, 1), nu) / nu
         return np.asarray(np.maximum(self.block, np.sqrt(quantile)))
 
     def twin_ratio(self, energies: npt.NDArray[np.float64]) -> float:
@@ -50,7 +54,7 @@ class Limits:
         if mean <= 0 or not math.isfinite(spread):
             return math.inf
         nu = max(1.0, mean**2 / max(spread, 1e-12 * mean**2))  # half of 2 m^2 / s^2: heavy tails make s^2 look small
-        return self.ratio * math.sqrt(float(stats.f.isf(self.alpha, nu, nu * len(energies))))
+        return self.ratio * math.sqrt(float(stats.f.isf(self.first_look, nu, nu * len(energies))))
 
 
 def few_twins(tokens: int) -> int:

@@ -16,7 +16,8 @@ from torch import Tensor
 from moeguard.core.errors import HarnessError
 from moeguard.core.numerics import Numerics
 from moeguard.core.recipe import RECIPES
-from moeguard.oracle.activation import activate, sensitivity
+from moeguard.oracle.activation import activate
+from moeguard.oracle.noise import PROMOTION, preactivation_noise
 from moeguard.oracle.slots import Slots, column_energy, grouped_product, make_slots
 from moeguard.quant.blocks import fake_quantize
 from moeguard.quant.formats import FORMATS, Format
@@ -24,8 +25,6 @@ from moeguard.tensors.problem import Problem
 
 #: Below this a float32 kernel may flush, or a dynamic FP8 block counts as zero (448 * 2**-126).
 UNDERFLOW = 448.0 * 2.0**-126
-#: Elements per accumulation step of an FP8 tensor core between promotions.
-PROMOTION = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Reference:
     """Oracle of one problem. All float64.
 
     y, deviation (S) [T, H]. row_freedom [T]: effective degrees of freedom of a row's squared error (nu).
-    shared [T]: share of the row's variance that moves whole rows together. defined: bool [T, H], False where a healthy
+    tied bool [T]: rows with input codes that a kernel may round either way. defined: bool [T, H], False where a healthy
     kernel may overflow its formats, or None for everywhere. valid: bool [T] rows with a defined answer, or None.
     Intermediate values gate, up, raw act, its healthy noise, hidden (rounded) [S, I], expert_output [S, H] serve twins, cap.
     """
@@ -44,6 +43,7 @@ class Reference:
     y: Tensor
     deviation: Tensor
     row_freedom: Tensor
+    tied: Tensor
     defined: Tensor | None
     valid: Tensor | None
     x: Tensor
@@ -81,7 +81,7 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     weighted = output * slots.weight[:, None]
     y = slots.combine(weighted)
 
-    noise = preactivation_noise(problem, numerics, slots, x, gate, up)
+    noise, edge = preactivation_noise(problem, numerics, slots, x, gate, up)
     variance_hidden = _hidden_variance(numerics, hidden, scale, noise)
     spread = grouped_product(variance_hidden, weights.down, slots, transform="square") * slots.weight.square()[:, None]
     shared = slots.combine(spread)
@@ -92,11 +92,15 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     deviation = (variance + floor).sqrt_()
     if not bool(torch.isfinite(y).all() & torch.isfinite(deviation).all()):
         raise HarnessError(f"the oracle of case {case.fingerprint} is not finite")
-    energy = variance_hidden * column_energy(weights.down, slots)[slots.expert] * slots.weight.square()[:, None]
+    unit_energy = column_energy(weights.down, slots)[slots.expert] * slots.weight.square()[:, None]
     fraction = (shared / deviation.square()).mean(1)
-    freedom = _freedom(slots, energy, fraction, case.shape.hidden_size)
+    together = None if edge is None else edge.square() * unit_energy
+    freedom = _freedom(slots, variance_hidden * unit_energy, together, fraction, case.shape.hidden_size)
     defined = _defined(slots, raw, y, deviation, numerics, form)
-    return Reference(problem, numerics, slots, y, deviation, freedom, defined, problem.valid, x, gate, up, raw, noise, hidden,
+    tied = torch.zeros(y.shape[0], dtype=torch.bool, device=y.device)
+    if edge is not None:
+        tied[slots.token[(edge > 0).any(1)]] = True
+    return Reference(problem, numerics, slots, y, deviation, freedom, tied, defined, problem.valid, x, gate, up, raw, noise, hidden,
                      scale, output)
 
 
@@ -117,51 +121,13 @@ def quantum(rounding: str, scale: Tensor | None) -> Tensor | float:
     return FORMATS[last].quantum / 2
 
 
-def accumulator_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Tensor, which: str) -> Tensor:
-    """Standard deviation of a healthy pre-activation's accumulation error, float64 [S, I] (rank-one estimate).
-
-    u_acc * sqrt(steps) / 2 times the norms of the token and of the weight row over sqrt(H), plus float32 underflow.
-    """
-    operand = problem.weights.gate if which == "gate" else problem.weights.up
-    assert operand is not None
-    width = operand.data.shape[2]
-    steps = math.ceil(width / PROMOTION) if numerics.accumulate == "fp8_hopper" else width
-    norm = torch.zeros(operand.data.shape[:2], dtype=torch.float64, device=x.device)
-    used = torch.unique(slots.expert)
-    scale = operand.scale
-    part = type(operand)(operand.data[used], scale[used] if scale is not None and scale.shape[0] > 1 else scale,
-                         operand.global_scale, operand.format)
-    norm[used] = part.dequantize(torch.float64).square().sum(2).sqrt_()
-    token = x.square().sum(1).sqrt_()[slots.token]
-    relative = numerics.u_acc * math.sqrt(steps) / 2 / math.sqrt(width)
-    flush = 2.0**-126 * x.abs().sum(1)[slots.token]
-    return norm[slots.expert] * (token * relative)[:, None] + flush[:, None]
-
-
-def preactivation_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Tensor, gate: Tensor, up: Tensor | None,
-                        relative: float | None = None) -> Tensor:
-    """Standard deviation of act(gate, up) of a healthy kernel before it is rounded, [S, I].
-
-    relative: relative noise of the pre-activations in place of the accumulator's estimate.
-    """
-    by_gate, by_up = sensitivity(problem.case.activation, gate, up)
-
-    def noise(value: Tensor, which: str) -> Tensor:
-        return accumulator_noise(problem, numerics, slots, x, which) if relative is None else value.abs() * relative
-
-    total = (by_gate * noise(gate, "gate")).square_()
-    if up is not None:
-        total += (by_up * noise(up, "up")).square_()
-    return total.sqrt_()
-
-
 def _hidden_variance(numerics: Numerics, hidden: Tensor, scale: Tensor | None, noise: Tensor) -> Tensor:
     """Variance of one element of the rounded intermediate, [S, I]."""
     step = torch.maximum(roundoff(numerics.intermediate) * hidden.abs(),
                          torch.as_tensor(quantum(numerics.intermediate, scale), dtype=hidden.dtype, device=hidden.device))
     steps = math.ceil(hidden.shape[1] / PROMOTION) if numerics.accumulate == "fp8_hopper" else hidden.shape[1]
-    variance = step.square_() + (steps * numerics.u_acc**2) * hidden.square() + noise.square()
-    return variance.div_(3).add_(UNDERFLOW**2)
+    variance = step.square_() + (steps * numerics.u_acc**2) * hidden.square()
+    return variance.div_(3).add_(noise.square()).add_(UNDERFLOW**2)
 
 
 def _independent(numerics: Numerics, form: Format, top_k: int, squares: Tensor, y: Tensor) -> Tensor:
@@ -185,15 +151,19 @@ def _floor(form: Format) -> float:
     return max(form.quantum / 2, 2.0**-126)
 
 
-def _freedom(slots: Slots, energy: Tensor, fraction: Tensor, columns: int) -> Tensor:
+def _freedom(slots: Slots, energy: Tensor, together: Tensor | None, fraction: Tensor, columns: int) -> Tensor:
     """nu of each row: 1/nu = f^2 * (p + (1 - p)/H) + (1 - f^2)/H.
 
     f is the share of the variance that comes from the intermediate, p = sum of squared shares of its elements: one
     dominant element moves all columns of the row together (Satterthwaite's approximation with tr C^2 / (tr C)^2).
+    ``together``: the part of ``energy`` that comes from undecided input codes, which move all elements of a token at once.
     """
     total = slots.combine(energy.sum(1)).clamp_min_(1e-300)
-    share = energy / total[slots.token][:, None]
-    parallel = slots.combine(share.square().sum(1)).clamp_(1e-12, 1.0)
+    share = (energy if together is None else energy - together) / total[slots.token][:, None]
+    parallel = slots.combine(share.square().sum(1))
+    if together is not None:
+        parallel += (slots.combine(together.sum(1)) / total).square()
+    parallel = parallel.clamp_(1e-12, 1.0)
     return 1.0 / (fraction.square() * (parallel + (1 - parallel) / columns) + (1 - fraction.square()) / columns)
 
 

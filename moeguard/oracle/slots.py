@@ -104,6 +104,17 @@ def column_energy(weight: Operand, slots: Slots) -> Tensor:
     return energy
 
 
+def operand_columns(weight: Operand, expert: Tensor, unit: Tensor) -> Tensor:
+    """Columns ``unit`` [n] of the dequantised matrices of ``expert`` [n], float64 [n, N]."""
+    value = weight.data[expert, :, unit].double()
+    if weight.scale is None:
+        return value
+    if weight.scale.dim() == 1:
+        return value * (weight.scale.double()[expert][:, None] if weight.scale.shape[0] > 1 else weight.scale.double())
+    rows = weight.scale.double()[expert, :, unit // 128].repeat_interleave(128, dim=1)
+    return value * rows[:, : value.shape[1]]
+
+
 def _matrices(weight: Operand, slots: Slots, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
     """Dequantised expert matrices of successive blocks, at most CHUNK_BYTES at a time."""
     each = weight.data.shape[1] * weight.data.shape[2] * dtype.itemsize

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from moeguard.core.numerics import Numerics
-from moeguard.oracle.reference import Reference, preactivation_noise
-from moeguard.oracle.slots import Slots, grouped_product
+from moeguard.oracle.noise import QUOTIENT, preactivation_noise
+from moeguard.oracle.reference import Reference
+from moeguard.oracle.slots import Slots, grouped_product, operand_columns
 from moeguard.quant.blocks import fake_quantize
 from moeguard.quant.formats import round_to
 
@@ -34,7 +35,7 @@ def twin_outputs(reference: Reference, count: int, seed: int = 0, numerics: Nume
     recipe = numerics or reference.numerics
     generator = torch.Generator(device=reference.y.device).manual_seed(seed * 1000 + 17)
     spread = reference.noise if noise is None else preactivation_noise(
-        reference.problem, recipe, reference.slots, reference.x, reference.gate, reference.up, noise)
+        reference.problem, recipe, reference.slots, reference.x, reference.gate, reference.up, noise)[0]
     spread = torch.hypot(spread, FAST_MATH * reference.raw.abs())
     moves = _Moves(reference, recipe, spread)
     return torch.stack([_answer(reference, recipe, moves, generator) for _ in range(count)]) if count else \
@@ -46,10 +47,12 @@ class _Moves:
 
     def __init__(self, reference: Reference, recipe: Numerics, spread: Tensor) -> None:
         self.rounding = recipe.intermediate
-        self.static = reference.problem.weights.intermediate_scale
-        centre, scale = self._round(reference.raw, reference.hidden_scale)
-        low, _ = self._round(reference.raw - REACH * spread, scale)
-        high, _ = self._round(reference.raw + REACH * spread, scale)
+        scale = reference.hidden_scale
+        if scale is None and "e4m3" in self.rounding:
+            _, scale = fake_quantize(reference.raw, self.rounding, reference.problem.weights.intermediate_scale)
+        centre = self._round(reference.raw, scale)
+        low = self._round(reference.raw - REACH * spread, scale, -QUOTIENT)
+        high = self._round(reference.raw + REACH * spread, scale, QUOTIENT)
         self.fixed = torch.where(torch.isfinite(centre), centre - reference.hidden, 0.0)
         where = (low != high).nonzero()
         self.slot, self.unit = where[:, 0], where[:, 1]
@@ -59,23 +62,30 @@ class _Moves:
         self.fixed[self.slot, self.unit] = 0.0
         self.has_fixed = bool((self.fixed != 0).any())
 
-    def _round(self, value: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        for part in self.rounding.split("+"):
-            if part == "none":
-                continue
-            if part.startswith("e4m3"):
-                if scale is None:
-                    return fake_quantize(value, part, self.static)
-                value = round_to(value / scale, "e4m3") * scale
-            else:
-                value = round_to(value, part)
-        return value, scale
+    def _round(self, value: Tensor, scale: Tensor | None, tilt: Tensor | float = 0.0) -> Tensor:
+        return round_intermediate(self.rounding, value, scale, tilt)
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """The difference to the oracle's rounded intermediate, one value per movable element."""
         jitter = torch.randn(self.raw.shape, dtype=torch.float64, device=self.raw.device, generator=generator)
-        value, _ = self._round(self.raw + jitter.clamp_(-REACH, REACH) * self.spread, self.scale)
+        tilt = torch.rand(self.raw.shape, dtype=torch.float64, device=self.raw.device, generator=generator).sub_(0.5)
+        value = self._round(self.raw + jitter.clamp_(-REACH, REACH) * self.spread, self.scale, tilt.mul_(QUOTIENT))
         return value - self.hidden
+
+
+def round_intermediate(rounding: str, value: Tensor, scale: Tensor | None, tilt: Tensor | float = 0.0) -> Tensor:
+    """The declared rounding of ``value`` with known FP8 scales.
+
+    tilt: relative error of the quotient by the scale; an 8-bit value is often a tie of e4m3, which this decides.
+    """
+    for part in rounding.split("+"):
+        if part.startswith("e4m3"):
+            assert scale is not None
+            code = value / scale
+            value = round_to(code + code.abs() * tilt, "e4m3") * scale
+        elif part != "none":
+            value = round_to(value, part)
+    return value
 
 
 def _answer(reference: Reference, recipe: Numerics, moves: _Moves, generator: torch.Generator) -> Tensor:
@@ -93,24 +103,12 @@ def _answer(reference: Reference, recipe: Numerics, moves: _Moves, generator: to
         hit = change.nonzero()[:, 0]
         for part in hit.split(_CHUNK):
             slot, unit = moves.slot[part], moves.unit[part]
-            column = _columns(reference, slots.expert[slot], unit) * change[part][:, None]
+            column = operand_columns(down, slots.expert[slot], unit) * change[part][:, None]
             if by_slot:
                 value.index_add_(0, slot, column)
             else:
                 value.index_add_(0, slots.token[slot], column * slots.weight[slot][:, None])
     return finish(value, slots, recipe, reference) if by_slot else round_to(value, reference.output.name)
-
-
-def _columns(reference: Reference, expert: Tensor, unit: Tensor) -> Tensor:
-    """Columns of the dequantised down weights, float64 [n, H]."""
-    down = reference.problem.weights.down
-    value = down.data[expert, :, unit].double()
-    if down.scale is None:
-        return value
-    if down.scale.dim() == 1:
-        return value * down.scale.double()[expert][:, None]
-    rows = down.scale.double()[expert, :, unit // 128].repeat_interleave(128, dim=1)
-    return value * rows[:, : value.shape[1]]
 
 
 def finish(output: Tensor, slots: Slots, numerics: Numerics, reference: Reference) -> Tensor:

@@ -1,0 +1,186 @@
+"""Healthy kernels in float32, independent of the oracle and of the twins: what the judge's false alarms are counted on.
+
+Every execution sums in another order: H, I and the experts of a token are permuted, each sum is split at random places,
+FP8 scales are applied before or after the sums, subnormals may be flushed. Hopper's 14-bit FP8 accumulator is emulated
+product by product (DeepSeek-V3 technical report, section 3.3.2). Nothing is shared with ``oracle.reference`` but the
+operands and the declared rounding points.
+"""
+
+from __future__ import annotations
+
+
+import torch
+from torch import Tensor
+
+from moeguard.core.case import Activation
+from moeguard.core.numerics import Numerics
+from moeguard.tensors.operand import Operand
+from moeguard.tensors.problem import Problem
+
+E4M3 = torch.float8_e4m3fn
+_NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+#: Products between two roundings of the emulated FP8 accumulator, and bits kept.
+_STEP, _BITS = 32, 13
+
+
+class Emulation:
+    """One kernel configuration: a seed fixes its order of sums.
+
+    run(problem, numerics) returns the answer [T, H] in the output dtype.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def run(self, problem: Problem, numerics: Numerics) -> Tensor:
+        """A healthy answer of the declared recipe."""
+        flush = self._chance(0.25)
+        if flush:
+            torch.set_flush_denormal(True)
+        try:
+            return self._run(problem, numerics)
+        finally:
+            if flush:
+                torch.set_flush_denormal(False)
+
+    def _run(self, problem: Problem, numerics: Numerics) -> Tensor:
+        case, weights = problem.case, problem.weights
+        x = self._input(problem.flat_x, numerics.input)
+        tokens, top_k = problem.flat_ids.shape
+        hidden_size = weights.down.data.shape[1]
+        parts = torch.zeros(tokens, top_k, hidden_size)
+        late = self._chance(0.5)
+        for expert in range(case.experts_local):
+            token, rank = (problem.flat_ids == expert + case.first_expert).nonzero(as_tuple=True)
+            if not token.numel():
+                continue
+            gate = self._project(x, token, weights.gate, expert, weights.gate_bias, numerics, late)
+            up = None if weights.up is None else self._project(x, token, weights.up, expert, weights.up_bias, numerics, late)
+            h = self._activate(case.activation, gate, up)
+            rounded = self._round(h, numerics.intermediate, weights.intermediate_scale)
+            out = self._project(rounded, torch.arange(len(token)), weights.down, expert, weights.down_bias, numerics, late)
+            parts[token, rank] = self._round(out, numerics.expert_output, None)[0]
+        return self._combine(parts, problem, numerics)
+
+    def _combine(self, parts: Tensor, problem: Problem, numerics: Numerics) -> Tensor:
+        weighted = parts * problem.flat_weights.float()[:, :, None]
+        narrow = {"fp32": torch.float32, "bf16": torch.bfloat16, "output": problem.output_dtype}[numerics.combine]
+        total = torch.zeros(parts.shape[0], parts.shape[2])
+        for rank in torch.randperm(parts.shape[1], generator=self._generator).tolist():
+            total = (total + weighted[:, rank]).to(narrow).float()
+        return total.to(problem.output_dtype)
+
+    def _input(self, operand: Operand, rounding: str) -> tuple[Tensor, Tensor | None]:
+        """Values (or codes) [T, H] with scales [T, H] or None."""
+        data = operand.data.float()
+        if operand.scale is not None:
+            return data, operand.scale.expand_as(data)
+        return self._round(data, rounding, None)
+
+    def _round(self, value: Tensor, rounding: str, static: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        scale: Tensor | None = None
+        for part in rounding.split("+"):
+            if part in _NARROW:
+                value = value.to(_NARROW[part]).float()
+            elif part == "e4m3_per_tensor":
+                assert static is not None
+                scale = static.expand_as(value)
+                value = (value / static if self._chance(0.5) else value * (1 / static)).clamp(-448, 448).to(E4M3).float()
+            elif part == "e4m3_1x128":
+                value, scale = self._row_blocks(value)
+        return value, scale
+
+    def _row_blocks(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = self._chance(0.5)
+        codes, scales = torch.empty_like(value), torch.empty_like(value)
+        for block in range(0, value.shape[1], 128):
+            part = value[:, block:block + 128]
+            amax = part.abs().amax(1, keepdim=True)
+            live = amax / 448 >= 2.0**-126
+            scale = torch.where(live, amax / 448, torch.ones_like(amax))
+            small = torch.where(live, 448 / amax, torch.ones_like(amax))
+            usable = inverse and bool(torch.isfinite(small).all())
+            codes[:, block:block + 128] = (part * small if usable else part / scale).clamp(-448, 448).to(E4M3).float()
+            scales[:, block:block + 128] = scale
+        return codes, scales
+
+    def _project(self, x: tuple[Tensor, Tensor | None], token: Tensor, weight: Operand, expert: int, bias: Tensor | None,
+                 numerics: Numerics, late: bool) -> Tensor:
+        codes, scales = x
+        rows = codes[token]
+        row_scale = None if scales is None else scales[token]
+        matrix = weight.data[expert].float()
+        factor: Tensor | None = None
+        if weight.scale is not None:
+            factor = weight.scale[expert if weight.scale.shape[0] > 1 else 0]
+        if factor is not None and factor.dim() == 2:
+            spread = factor.repeat_interleave(128, 0)[: matrix.shape[0]]
+        out = torch.zeros(rows.shape[0], matrix.shape[0])
+        width = rows.shape[1]
+        hopper = numerics.accumulate == "fp8_hopper"
+        if late or hopper:  # sums of codes, scaled a block at a time
+            for index in torch.randperm(-(-width // 128), generator=self._generator).tolist():
+                part = slice(index * 128, min(width, index * 128 + 128))
+                total = self._product(rows[:, part], matrix[:, part], hopper)
+                if row_scale is not None:
+                    total = total * row_scale[:, index * 128, None]
+                if factor is not None:
+                    total = total * (spread[None, :, index] if factor.dim() == 2 else factor)
+                out += total
+        else:
+            if row_scale is not None:
+                rows = rows * row_scale
+            if factor is not None:
+                columns = spread.repeat_interleave(128, 1)[:, :width] if factor.dim() == 2 else factor
+                matrix = matrix * columns
+            out = self._product(rows, matrix, False)
+        return out if bias is None else out + bias[expert]
+
+    def _product(self, a: Tensor, b: Tensor, hopper: bool) -> Tensor:
+        """a [n, D] b [N, D] transposed, in a random order and with random cuts."""
+        width = a.shape[1]
+        order = torch.randperm(width, generator=self._generator)
+        if hopper:
+            return _hopper(a[:, order], b[:, order])
+        cuts = torch.randint(0, width + 1, (int(torch.randint(0, 4, (), generator=self._generator)),), generator=self._generator)
+        edges = [0, *sorted(cuts.tolist()), width]
+        total = torch.zeros(a.shape[0], b.shape[0])
+        for low, high in zip(edges, edges[1:], strict=False):
+            if high > low:
+                total += a[:, order[low:high]] @ b[:, order[low:high]].T
+        return total
+
+    def _activate(self, activation: Activation, gate: Tensor, up: Tensor | None) -> Tensor:
+        kind = activation.kind
+        if kind == "relu2":
+            value = torch.relu(gate) ** 2
+        elif kind in ("geglu", "gelu"):
+            value = torch.nn.functional.gelu(gate)
+        elif kind == "geglu_tanh":
+            value = torch.nn.functional.gelu(gate, approximate="tanh")
+        elif kind == "swiglu_oai":
+            assert up is not None
+            alpha = 1.702 if activation.alpha is None else activation.alpha
+            beta = 1.0 if activation.beta is None else activation.beta
+            if activation.limit is not None:
+                gate, up = gate.clamp(max=activation.limit), up.clamp(-activation.limit, activation.limit)
+            value, up = gate * torch.sigmoid(gate * alpha), up + beta
+        elif self._chance(0.5):
+            value = torch.nn.functional.silu(gate)
+        else:
+            value = gate * (1 / (1 + torch.exp(-gate)))
+        return value if up is None else value * up
+
+    def _chance(self, share: float) -> bool:
+        return float(torch.rand((), generator=self._generator)) < share
+
+
+def _hopper(a: Tensor, b: Tensor) -> Tensor:
+    """14-bit accumulation: the products of a step and the running sum are aligned to the largest and truncated."""
+    total = torch.zeros(a.shape[0], b.shape[0])
+    for start in range(0, a.shape[1], _STEP):
+        product = a[:, None, start:start + _STEP] * b[None, :, start:start + _STEP]
+        largest = torch.maximum(product.abs().amax(2), total.abs())
+        unit = torch.exp2(torch.floor(torch.log2(largest.clamp_min(2.0**-100))) - _BITS)
+        total = torch.trunc(total / unit) * unit + torch.trunc(product / unit[:, :, None]).sum(2) * unit
+    return total

@@ -1,0 +1,81 @@
+"""A sharper limit for rows that stand out: how far can flips of a re-quantised intermediate move one row?
+
+The oracle rounds the intermediate as the kernel does, so both differ only where noise carries a value over a rounding edge.
+Whether a value can flip, how likely and how far is known from the reference. Flips are independent, so the row's mean z^2
+has the Chernoff (Poisson) bound min over lambda of (sum p (e^(lambda q) - 1) + ln(1/level)) / lambda, with q the mean z^2 of
+one flip. Where few values can flip this is far below the chi-square limit; it costs the token's weight matrices and is
+computed for single rows only.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from moeguard.oracle.noise import QUOTIENT
+from moeguard.oracle.reference import Reference, quantum, roundoff
+from moeguard.oracle.twins import FAST_MATH, REACH, round_intermediate
+from moeguard.tensors.operand import Operand
+
+#: Factor on the noise, whose estimate may be low for a real kernel.
+_SAFETY = 2.0
+_LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, REACH)
+_LAMBDAS = torch.logspace(-2, 3, 41, dtype=torch.float64)
+
+
+def flip_limit(reference: Reference, token: int, level: float) -> float:
+    """Limit on mean z^2 of row ``token`` that a healthy kernel passes with probability at least 1 - ``level``.
+
+    Infinite where the model does not hold: no intermediate rounding, or undecided input codes in the row.
+    """
+    rounding = reference.numerics.intermediate
+    slots = reference.slots
+    mine = (slots.token == token).nonzero()[:, 0]
+    columns = reference.y.shape[1]
+    if rounding == "none" or not len(mine) or bool(reference.tied[token]):
+        return math.inf
+    inverse = reference.deviation[token].square().reciprocal()
+    hidden = reference.hidden[mine]
+    scale = reference.hidden_scale
+    scale = None if scale is None else scale.expand_as(reference.hidden)[mine]
+    step = torch.maximum(roundoff(rounding) * hidden.abs(), torch.as_tensor(quantum(rounding, scale), dtype=hidden.dtype))
+    probability, size = _flips(reference, mine, scale)
+    shared, energy = torch.zeros_like(inverse), torch.zeros_like(size)
+    for row, slot in enumerate(mine.tolist()):
+        squares = _matrix(reference.problem.weights.down, int(slots.expert[slot])).square_().mul_(slots.weight[slot] ** 2)
+        shared += squares @ (step[row].square() / 3)
+        energy[row] = size[row].square() * (inverse @ squares / columns)
+    rest = 1 - float((shared * inverse).clamp(0, 1).mean())
+    unit, lambdas = float(energy.max().clamp_min(1e-12)), _LAMBDAS.to(energy.device)
+    moving = energy > 0
+    exponent = (lambdas[:, None] / unit * energy[moving]).clamp_max_(300.0)
+    moment = (probability[moving] * torch.expm1(exponent)).sum(1)
+    jumps = float(((moment + math.log(2 / level)) * unit / lambdas).min()) * (1 + 2 / math.sqrt(columns))
+    return jumps + rest * float(stats.chi2.isf(level / 2, columns)) / columns
+
+
+def _flips(reference: Reference, mine: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Chance and size of a flip of each intermediate value of the slots ``mine``, [n, I]."""
+    raw = reference.raw[mine]
+    spread = _SAFETY * torch.hypot(reference.noise[mine], FAST_MATH * raw.abs())
+
+    def rounded(value: Tensor, tilt: float) -> Tensor:
+        return round_intermediate(reference.numerics.intermediate, value, scale, tilt)
+
+    centre = rounded(raw, 0.0)
+    probability, size = torch.zeros_like(raw), torch.zeros_like(raw)
+    for inner, outer in zip(_LEVELS, _LEVELS[1:], strict=False):
+        moved = torch.maximum((rounded(raw - outer * spread, -QUOTIENT) - centre).abs(),
+                              (rounded(raw + outer * spread, QUOTIENT) - centre).abs())
+        probability = torch.where((moved > 0) & (probability == 0), 2 * float(stats.norm.sf(inner)), probability)
+        size = torch.maximum(size, moved)
+    return probability, size
+
+
+def _matrix(weight: Operand, expert: int) -> Tensor:
+    scale = weight.scale
+    kept = scale if scale is None or scale.shape[0] == 1 else scale[expert:expert + 1]
+    return Operand(weight.data[expert:expert + 1], kept, weight.global_scale, weight.format).dequantize(torch.float64)[0]

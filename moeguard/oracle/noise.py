@@ -1,0 +1,104 @@
+"""Noise of a healthy kernel's pre-activations: the accumulator, and input codes that sit on a rounding edge.
+
+A kernel that quantises ``x`` itself computes x / (amax / 448) or x * (448 / amax) in float32. With x stored in bf16 the
+exact quotient is a tie of e4m3 for about one element in 400, and either code is right. The oracle takes one of them; the
+other is part of the noise.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from moeguard.core.numerics import Numerics
+from moeguard.oracle.activation import sensitivity
+from moeguard.oracle.slots import Slots, operand_columns
+from moeguard.quant.blocks import expand_rows, row_scales
+from moeguard.quant.formats import round_to
+from moeguard.tensors.problem import Problem
+
+#: Elements per accumulation step of an FP8 tensor core between promotions.
+PROMOTION = 128
+#: Relative error of a float32 quotient by a float32 scale (three roundings, doubled).
+QUOTIENT = 2.0**-21
+#: Undecided input codes that are multiplied at a time.
+_CHUNK = 4096
+
+
+def preactivation_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Tensor, gate: Tensor, up: Tensor | None,
+                        relative: float | None = None) -> tuple[Tensor, Tensor | None]:
+    """Standard deviation of act(gate, up) of a healthy kernel before it is rounded, and its part from input ties, [S, I].
+
+    relative: relative noise of the pre-activations in place of the accumulator's estimate; the ties are then left out.
+    The second value is None when no input code is undecided.
+    """
+    by_gate, by_up = sensitivity(problem.case.activation, gate, up)
+    if relative is not None:
+        total = (by_gate * gate * relative).square_()
+        return (total if up is None else total + (by_up * up * relative).square_()).sqrt_(), None
+    total = (by_gate * accumulator_noise(problem, numerics, slots, x, "gate")).square_()
+    ties = tie_shift(problem, numerics, slots, "gate", power=2)
+    edge = None if ties is None else by_gate.square() * ties
+    if up is not None:
+        total += (by_up * accumulator_noise(problem, numerics, slots, x, "up")).square_()
+        ties = tie_shift(problem, numerics, slots, "up", power=2)
+        edge = edge if ties is None or edge is None else edge + by_up.square() * ties
+    return (total if edge is None else total + edge).sqrt_(), None if edge is None else edge.sqrt_()
+
+
+def accumulator_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Tensor, which: str) -> Tensor:
+    """Standard deviation of a healthy pre-activation's accumulation error, float64 [S, I] (rank-one estimate).
+
+    u_acc * sqrt(steps) / 2 times the norms of the token and of the weight row over sqrt(H), plus float32 underflow.
+    """
+    operand = problem.weights.gate if which == "gate" else problem.weights.up
+    assert operand is not None
+    width = operand.data.shape[2]
+    steps = math.ceil(width / PROMOTION) if numerics.accumulate == "fp8_hopper" else width
+    norm = torch.zeros(operand.data.shape[:2], dtype=torch.float64, device=x.device)
+    used = torch.unique(slots.expert)
+    scale = operand.scale
+    part = type(operand)(operand.data[used], scale[used] if scale is not None and scale.shape[0] > 1 else scale,
+                         operand.global_scale, operand.format)
+    norm[used] = part.dequantize(torch.float64).square().sum(2).sqrt_()
+    token = x.square().sum(1).sqrt_()[slots.token]
+    relative = numerics.u_acc * math.sqrt(steps) / 2 / math.sqrt(width)
+    flush = 2.0**-126 * x.abs().sum(1)[slots.token]
+    return norm[slots.expert] * (token * relative)[:, None] + flush[:, None]
+
+
+def input_ties(problem: Problem, numerics: Numerics) -> tuple[Tensor, Tensor, Tensor]:
+    """Undecided input codes: token [N], column [N], and the size of the step between the two codes, float64 [N]."""
+    empty = torch.zeros(0, dtype=torch.int64, device=problem.device)
+    if numerics.input.split("+")[-1] != "e4m3_1x128":
+        return empty, empty, empty.double()
+    value = problem.flat_x.dequantize(torch.float64)
+    scale = expand_rows(row_scales(value), value.shape[1])
+    code = value / scale
+    low, high = round_to(code * (1 - QUOTIENT), "e4m3"), round_to(code * (1 + QUOTIENT), "e4m3")
+    token, column = (low != high).nonzero(as_tuple=True)
+    return token, column, ((high - low).abs() * scale)[token, column]
+
+
+def tie_shift(problem: Problem, numerics: Numerics, slots: Slots, which: str, power: int) -> Tensor | None:
+    """Sum over a slot's undecided inputs of \\|step * weight\\|**power, float64 [S, I]; None when all codes are decided."""
+    token, column, step = input_ties(problem, numerics)
+    if not token.numel() or not slots.count:
+        return None
+    operand = problem.weights.gate if which == "gate" else problem.weights.up
+    assert operand is not None
+    by_token = torch.argsort(slots.token)
+    held = torch.bincount(slots.token, minlength=slots.tokens)
+    first = held.cumsum(0) - held
+    tie = torch.repeat_interleave(torch.arange(token.shape[0], device=token.device), held[token])
+    if not tie.numel():
+        return None
+    within = torch.arange(tie.shape[0], device=token.device) - (held[token].cumsum(0) - held[token])[tie]
+    slot = by_token[first[token[tie]] + within]
+    total = step.new_zeros(slots.count, operand.data.shape[1])
+    for part in torch.arange(tie.shape[0], device=token.device).split(_CHUNK):
+        shift = operand_columns(operand, slots.expert[slot[part]], column[tie[part]]) * step[tie[part]][:, None]
+        total.index_add_(0, slot[part], shift.abs_() if power == 1 else shift.square_())
+    return total
