@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -226,6 +226,10 @@ class Pipeline(Backend):
         call.out.copy_(value)
 
 
+#: Changes to a case, nested fields by name, as ``Case.with_`` takes them.
+Trigger = Mapping[str, Any]
+
+
 class Mutant(Pipeline):
     """A pipeline with one defect.
 
@@ -234,7 +238,7 @@ class Mutant(Pipeline):
     """
 
     expected: ClassVar[frozenset[str]]
-    trigger: ClassVar[Mapping[str, Any]] = {}
+    trigger: ClassVar[Trigger] = {}
     isolated: ClassVar[bool] = False
 
 
@@ -253,8 +257,9 @@ def _gelu_tanh(value: Tensor) -> Tensor:
     return functional.gelu(value, approximate="tanh")
 
 
-ACTIVATIONS = {"swiglu": functional.silu, "silu": functional.silu, "geglu": functional.gelu, "gelu": functional.gelu,
-               "geglu_tanh": _gelu_tanh, "relu2": _relu2}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": functional.silu, "silu": functional.silu, "geglu": functional.gelu, "gelu": functional.gelu,
+    "geglu_tanh": _gelu_tanh, "relu2": _relu2}
 
 
 def rounded(value: Tensor, rounding: str, static: Tensor | None) -> Tensor:
