@@ -1,0 +1,1 @@
+"""Command line: thin front doors over the engine and the reports."""

@@ -1,0 +1,58 @@
+"""The ``moeguard`` command: sub-commands, exit codes, and errors as one line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, NoReturn
+
+import click
+import typer
+
+from moeguard import __version__
+from moeguard.cli import replay, report, run, selftest
+from moeguard.core.errors import MoeguardError
+
+app = typer.Typer(name="moeguard", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                  help="Evidence about Mixture-of-Experts kernels: fuzzed cases, side by side, watched and judged.")
+app.command("run")(run.run)
+app.command("replay")(replay.replay)
+app.command("selftest")(selftest.selftest)
+app.command("report")(report.report)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"moeguard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
+                                                   help="Print the version.")] = False) -> None:
+    """Exit codes: 0 verified and clean, 1 findings, 2 bad usage or input, 3 inconclusive, 130 interrupted."""
+
+
+def main() -> NoReturn:
+    """Entry point. Errors that the user caused are one line on stderr and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        typer.echo(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(" ".join(error.format_message().split()), error.exit_code)
+    except click.Abort:
+        _fail("interrupted", 130)
+    except MoeguardError as error:
+        _fail(" ".join(str(error).split()), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    sys.stderr.write(f"moeguard: {message}\n")
+    sys.exit(code)

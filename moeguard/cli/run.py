@@ -1,0 +1,64 @@
+"""``moeguard run``: the fuzz campaign."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+BackendOption = Annotated[list[str] | None, typer.Option("--backend", help="Backend to run; repeatable. Default: all built-in.")]
+PluginOption = Annotated[list[Path] | None, typer.Option("--plugin", help="Python file that registers backends; repeatable.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory. Default: reports/<run-id>.")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda. Default: cuda when there is one.")]
+TimeoutOption = Annotated[str, typer.Option("--timeout", help="Longest time of one call into a backend.")]
+
+#: Budget of a run that names neither a budget nor a number of cases.
+DEFAULT_BUDGET = 60.0
+
+
+def run(
+    backend: BackendOption = None,
+    recipe: Annotated[list[str] | None, typer.Option("--recipe", help="Recipe; repeatable. Default: all.")] = None,
+    profile: Annotated[str, typer.Option("--profile", help="smoke, ci, nightly or soak.")] = "ci",
+    budget: Annotated[str | None, typer.Option("--budget", help="Time to spend, for example 60s or 5m.")] = None,
+    max_cases: Annotated[int | None, typer.Option("--max-cases", help="Cases to draw at most.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the draw.")] = 0,
+    device: DeviceOption = None,
+    workers: Annotated[int, typer.Option("--workers", help="Worker processes.")] = 1,
+    timeout: TimeoutOption = "10s",
+    plugin: PluginOption = None,
+    out: OutOption = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with an interrupted run; takes its options.")] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Fuzz backends side by side, watch and judge every execution, and write a report."""
+    from moeguard.backends import registry
+    from moeguard.cli.campaign import conduct
+    from moeguard.core.errors import MoeguardError
+    from moeguard.core.recipe import RECIPES
+    from moeguard.engine.options import Options, check_device, default_device, duration
+    from moeguard.engine.rundir import RunDirectory
+
+    if resume is not None:
+        if out is not None:
+            raise MoeguardError("--resume: takes the run directory itself; --out is not allowed beside it")
+        directory = RunDirectory.open(resume)
+        for file in directory.options.plugins:
+            registry.load_plugin(file)
+        directory.options.check()
+        check_device(directory.options.device)
+        return conduct(directory, as_json=as_json)
+    plugins = tuple(str(file.resolve()) for file in plugin or ())
+    from_plugins = [name for file in plugin or () for name in registry.load_plugin(file)]
+    if device is not None:
+        check_device(device)
+    options = Options(
+        backends=tuple(dict.fromkeys(backend or from_plugins or list(registry.BUILTINS))),
+        recipes=tuple(dict.fromkeys(recipe or list(RECIPES))), profile=profile,
+        budget=duration(budget) if budget is not None else None if max_cases is not None else DEFAULT_BUDGET,
+        max_cases=max_cases, seed=seed, device=device or default_device(), workers=workers,
+        timeout=duration(timeout, "--timeout"), plugins=plugins)
+    options.check()
+    return conduct(RunDirectory.create(out, "run", options), as_json=as_json)

@@ -1,0 +1,179 @@
+"""A campaign: rounds of scenarios over a pool of workers, journaled before launch, shrunk between rounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from moeguard.backends import registry
+from moeguard.core.case import Case
+from moeguard.core.events import Event, Found, Noted, RunFinished, ScenarioFinished, ScenarioStarted
+from moeguard.core.finding import Finding
+from moeguard.engine.journal import Journal
+from moeguard.engine.options import Options
+from moeguard.engine.pool import Pool
+from moeguard.engine.rundir import RunDirectory
+from moeguard.engine.shrink import shrink_finding
+from moeguard.engine.worker import Job, Settings
+from moeguard.fuzz.generation import draw_round
+from moeguard.fuzz.profiles import profile
+
+#: Scenarios that a backend may lose to crashes and hangs before it is suspended (decided between rounds).
+SUSPEND_AFTER = 5
+#: Findings that are shrunk in one round.
+SHRINKS_PER_ROUND = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    draw: int
+    round: int
+    job: Job
+
+
+class Campaign:
+    """Runs, or resumes, what a run directory describes. ``listener`` receives every event as it is journaled."""
+
+    def __init__(self, directory: RunDirectory, listener: Callable[[Event], None] = lambda event: None) -> None:
+        self._directory, self._listener = directory, listener
+        self._options: Options = directory.options
+        self._seconds = 0.0
+        self._lost: dict[str, int] = {}
+        self._fresh: dict[str, tuple[int, int, Finding]] = {}
+        self._handled: set[str] = set()
+
+    def run(self) -> list[Event]:
+        """Run to the end, or to Ctrl-C, and return all events of the run. A complete run is returned as it is."""
+        past = self._directory.events()
+        if any(isinstance(event, RunFinished) and not event.interrupted for event in past):
+            return past
+        options = self._options
+        settings = Settings(options.device, options.plugins, log=str(self._directory.path / "workers.log"))
+        with Journal(self._directory.journal) as journal:
+            self._journal = journal
+            done = self._replay(past)
+            interrupted = False
+            try:
+                if self._announce(past):
+                    with Pool(settings, options.workers, options.timeout) as pool:
+                        pool.wait_ready()
+                        self._rounds(pool, done)
+            except KeyboardInterrupt:
+                interrupted = True
+            self._emit(RunFinished(seconds=self._seconds, interrupted=interrupted))
+        return self._directory.events()
+
+    def _replay(self, past: list[Event]) -> set[int]:
+        """Take finished scenarios of an earlier attempt as they are; their numbers."""
+        done = {event.scenario for event in past if isinstance(event, ScenarioFinished)}
+        for event in past:
+            if isinstance(event, Found) and event.shrunk:
+                self._handled.add(Finding.model_validate(event.finding).fingerprint)
+            elif getattr(event, "scenario", None) in done:
+                self._absorb(event)
+        self._seconds = max([event.seconds for event in past if isinstance(event, RunFinished)] + [
+            sum(event.seconds for event in past if isinstance(event, ScenarioFinished)) / self._options.workers])
+        return done
+
+    def _announce(self, past: list[Event]) -> list[str]:
+        """Names of backends that can run here; a note for each that cannot."""
+        able = []
+        noted = {event.backend for event in past if isinstance(event, Noted) and event.scenario == -1}
+        for name in self._options.backends:
+            try:
+                availability = registry.get(name).availability()
+                reason = availability.reason if not availability.available else None
+            except Exception as error:
+                reason = f"availability() raised {type(error).__name__}: {error}"
+            if reason is None:
+                able.append(name)
+            elif name not in noted:
+                self._emit(Noted(scenario=-1, backend=name, recipe="", what="backend", reason=reason or "not available"))
+        self._able = able
+        return able
+
+    def _rounds(self, pool: Pool, done: set[int]) -> None:
+        number, drawn = 0, 0
+        while not self._spent():
+            cases = self._cases(number)
+            if self._options.max_cases is not None and not self._options.cases:
+                cases = cases[: self._options.max_cases - drawn]
+            if not cases:
+                return
+            planned = list(self._plan(cases, number, drawn))
+            self._run_round(pool, [entry for entry in planned if entry.job.scenario not in done])
+            self._shrink(pool)
+            drawn += len(cases)
+            number += 1
+
+    def _spent(self) -> bool:
+        return self._options.budget is not None and self._seconds >= self._options.budget
+
+    def _cases(self, number: int) -> tuple[Case, ...]:
+        options = self._options
+        if options.cases:
+            given = tuple(Case.model_validate(case) for case in options.cases)
+            return given if number < options.repeat else ()
+        return draw_round(profile(options.profile, options.device), options.recipes, options.seed, number)
+
+    def _plan(self, cases: tuple[Case, ...], number: int, drawn: int) -> Iterator[_Planned]:
+        backends = self._options.backends
+        for offset, case in enumerate(cases):
+            for place, backend in enumerate(backends):
+                if backend not in self._able or self._lost.get(backend, 0) >= SUSPEND_AFTER:
+                    continue
+                scenario = (drawn + offset) * len(backends) + place
+                yield _Planned(drawn + offset, number, Job(scenario, backend, case, tactic=self._options.tactic))
+
+    def _run_round(self, pool: Pool, planned: list[_Planned]) -> None:
+        start, before = time.monotonic(), self._seconds
+        rounds = {entry.job.scenario: entry.round for entry in planned}
+
+        def launch() -> Iterator[Job]:
+            for entry in planned:
+                if self._spent():
+                    return
+                self._emit(_started(entry))
+                yield entry.job
+
+        try:
+            for job, event in pool.run(launch()):
+                self._seconds = before + time.monotonic() - start
+                self._emit(event)
+                self._absorb(event, rounds[job.scenario])
+        finally:
+            self._seconds = before + time.monotonic() - start
+
+    def _absorb(self, event: Event, number: int = 0) -> None:
+        """Remember what later rounds depend on: new findings to shrink, scenarios lost to a crash or a hang."""
+        if isinstance(event, Found) and not event.shrunk:
+            finding = Finding.model_validate(event.finding)
+            known = self._fresh.get(finding.fingerprint)
+            if known is None or event.scenario < known[0]:
+                self._fresh[finding.fingerprint] = (event.scenario, number, finding)
+        elif isinstance(event, ScenarioFinished) and event.status in ("crash", "hang"):
+            name = self._options.backends[event.scenario % len(self._options.backends)]
+            self._lost[name] = self._lost.get(name, 0) + 1
+            if self._lost[name] == SUSPEND_AFTER:
+                self._emit(Noted(scenario=event.scenario, backend=name, recipe="", what="suspended",
+                                 reason=f"{SUSPEND_AFTER} scenarios ended in a crash or a hang of the worker"))
+
+    def _shrink(self, pool: Pool) -> None:
+        """Reproduce and shrink the round's new findings; their time is not part of the campaign's seconds."""
+        waiting = sorted((scenario, key) for key, (scenario, _, _) in self._fresh.items() if key not in self._handled)
+        for scenario, key in waiting[:SHRINKS_PER_ROUND]:
+            self._handled.add(key)
+            _, number, finding = self._fresh[key]
+            minimal = shrink_finding(pool, finding, self._options, number)
+            self._emit(Found(scenario=scenario, finding=minimal.model_dump(mode="json", by_alias=True), shrunk=True))
+
+    def _emit(self, event: Event) -> None:
+        self._journal.append(event)
+        self._listener(event)
+
+
+def _started(entry: _Planned) -> ScenarioStarted:
+    case = entry.job.case
+    return ScenarioStarted(scenario=entry.job.scenario, draw=entry.draw, round=entry.round, backend=entry.job.backend,
+                           recipe=case.recipe, case=case.model_dump(mode="json", by_alias=True), fingerprint=case.fingerprint)

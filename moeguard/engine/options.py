@@ -1,0 +1,98 @@
+"""Options of a campaign: checked once, stored in the manifest, taken from there on resume."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from moeguard.backends import registry
+from moeguard.core.errors import MoeguardError, UnknownNameError
+from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+from moeguard.fuzz.profiles import profile
+
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a campaign does. budget: seconds or None. max_cases: drawn cases or None. timeout: seconds for one backend call.
+
+    cases: JSON data of given cases (replay) instead of drawn ones. tactic: force this one. repeat: runs of each given case.
+    """
+
+    backends: tuple[str, ...]
+    recipes: tuple[str, ...]
+    profile: str = "ci"
+    budget: float | None = None
+    max_cases: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    workers: int = 1
+    timeout: float = 10.0
+    plugins: tuple[str, ...] = ()
+    cases: tuple[dict[str, Any], ...] = ()
+    tactic: str | None = None
+    repeat: int = 1
+
+    def to_data(self) -> dict[str, Any]:
+        """JSON data."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Options:
+        """Inverse of ``to_data``. Raises ValueError on unknown or missing fields."""
+        known = {f.name for f in fields(cls)}
+        if set(data) - known:
+            raise ValueError(f"unknown options {sorted(set(data) - known)}")
+        try:
+            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+    def check(self) -> None:
+        """Raise a MoeguardError that names the first wrong option and what is allowed."""
+        profile(self.profile, self.device)
+        for recipe in self.recipes:
+            if recipe in PLANNED_RECIPES:
+                raise MoeguardError(f"--recipe: {recipe} has no codec in this version; allowed: {', '.join(RECIPES)}")
+            if recipe not in RECIPES:
+                raise UnknownNameError("--recipe", recipe, list(RECIPES))
+        for name in self.backends:
+            registry.get(name)
+        limits: tuple[tuple[str, float | None, float], ...] = (
+            ("--budget", self.budget, 0), ("--max-cases", self.max_cases, 0), ("--workers", self.workers, 0),
+            ("--timeout", self.timeout, 0), ("--seed", self.seed, -1), ("--repeat", self.repeat, 0))
+        for option, value, low in limits:
+            if value is not None and value <= low:
+                raise MoeguardError(f"{option}: {value:g}; allowed: {'0 or more' if low < 0 else 'more than 0'}")
+
+
+def check_device(device: str) -> None:
+    """Raise a MoeguardError when ``device`` is unknown or not on this machine."""
+    if device not in DEVICES:
+        raise UnknownNameError("--device", device, list(DEVICES))
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise MoeguardError("--device: cuda is not available on this machine; allowed: cpu")
+
+
+def default_device() -> str:
+    """``cuda`` when torch sees a GPU, else ``cpu``."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def duration(text: str, option: str = "--budget") -> float:
+    """Seconds from ``30``, ``30s``, ``5m`` or ``2h``. Raises MoeguardError on anything else."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], units[text[-1]]) if text and text[-1] in units else (text, 1.0)
+    try:
+        value = float(number) * unit
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise MoeguardError(f"{option}: {text!r}; allowed: a positive number of seconds, or one with s, m or h (60s, 5m)")
+    return value

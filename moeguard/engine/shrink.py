@@ -1,0 +1,49 @@
+"""Reproduce a finding, and shrink its case to a minimal one that still shows it."""
+
+from __future__ import annotations
+
+from moeguard.core.case import Case
+from moeguard.core.events import Found
+from moeguard.core.finding import Finding
+from moeguard.engine.options import Options
+from moeguard.engine.pool import Pool
+from moeguard.engine.worker import Job
+from moeguard.fuzz.shrinking import minimise
+
+#: Scenarios that one shrink may cost; fewer when each costs a worker.
+CALLS, COSTLY_CALLS = 80, 12
+#: Replays of a race: it goes by its rate, and is not shrunk.
+RACE_REPLAYS = 5
+
+
+def shrink_finding(pool: Pool, finding: Finding, options: Options, round_number: int) -> Finding:
+    """The finding on its minimal case, with ``reproduced`` set. A finding that does not come back is returned as it is."""
+    seen: dict[Case, Finding] = {}
+
+    def fails(case: Case) -> bool:
+        again = replay(pool, finding, case)
+        if again is not None:
+            seen[case] = again
+        return again is not None
+
+    tries = RACE_REPLAYS if finding.kind == "nondeterministic" else 1
+    if not any(fails(finding.case) for _ in range(tries)):
+        return finding.model_copy(update={"reproduced": False})
+    if finding.kind != "nondeterministic" and not options.cases:
+        calls = COSTLY_CALLS if finding.kind in ("crash", "hang") else CALLS
+        minimal = minimise(finding.case, fails, max_calls=calls)
+    else:
+        minimal = finding.case
+    return seen.get(minimal, finding).model_copy(update={"reproduced": True})
+
+
+def replay(pool: Pool, finding: Finding, case: Case) -> Finding | None:
+    """Run ``case`` with the check that saw ``finding``; the same kind of finding by the same tactic, or None."""
+    forced = finding.tactic if finding.check in ("tactics", "tuned") else None
+    only = None if finding.check == "contract" else frozenset({finding.check})
+    for event in pool.run_one(Job(-1, finding.backend, case, only=only, tactic=forced)):
+        if isinstance(event, Found):
+            again = Finding.model_validate(event.finding)
+            if (again.kind, again.check, again.tactic) == (finding.kind, finding.check, finding.tactic):
+                return again
+    return None
