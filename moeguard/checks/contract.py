@@ -26,7 +26,7 @@ def contract(session: Session) -> None:
                    dict(run.judgement.numbers, rules=list(run.judgement.failed)))
 
 
-def _refused(session: Session, name: str, error: Exception, *, wrote: bool) -> None:
+def _refused(session: Session, name: str, error: BaseException, *, wrote: bool) -> None:
     if wrote:
         session.report("routing_contract", "contract", None,
                        f"{name} is declared as unsupported, and run raised only after it had written to out",

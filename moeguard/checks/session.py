@@ -49,7 +49,7 @@ class Execution:
     judgement: Judgement
     pattern: int
     ok: bool
-    refused: Exception | None = None
+    refused: BaseException | None = None
     wrote: bool = True
 
     def same_bits(self, other: Execution) -> bool:
@@ -86,12 +86,12 @@ class Session:
         self.entering(Calling(what, check, None if tactic is None else str(tactic)))
         try:
             return call()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.crash(what, error, tactic, check)
         finally:
             self.entering(None)
 
-    def crash(self, what: str, error: Exception, tactic: Hashable | None, check: str) -> None:
+    def crash(self, what: str, error: BaseException, tactic: Hashable | None, check: str) -> None:
         """Report a crash and abort."""
         text = " ".join(str(error).split())[:300]
         self.report("crash", check, tactic, f"{what} raised {type(error).__name__}: {text}",
@@ -126,7 +126,7 @@ class Session:
         workspace = Workspace(size, problem.device) if size else None
         inputs = Snapshot(problem.batch.tensors())
         area = None if workspace is None else workspace.poison(number)
-        refused: Exception | None = None
+        refused: BaseException | None = None
         returned = None
         self.entering(Calling(f"run ({role})", check, None if tactic is None else str(tactic)))
         start = time.perf_counter()
@@ -134,7 +134,7 @@ class Session:
             returned = self.backend.run(subject.prepared, problem.batch, out, tactic=tactic, workspace=area)
             if problem.device.type == "cuda":
                 torch.cuda.synchronize()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if not isinstance(error, refusals):
                 self.crash("run", error, tactic, check)
             refused = error
@@ -181,7 +181,7 @@ class Session:
             self._emit(note)
 
     def _memory(self, check: str, tactic: Hashable | None, buffer: OutputBuffer, out: Tensor, workspace: Workspace | None,
-                inputs: Snapshot, returned: object, refused: Exception | None) -> bool:
+                inputs: Snapshot, returned: object, refused: BaseException | None) -> bool:
         """Everything about memory but unwritten elements; True when a finding was made."""
         before = len(self._seen)
         if refused is None and returned is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Annotated, NoReturn
 
-import click
 import typer
 
 from moeguard import __version__
@@ -36,23 +35,25 @@ def main() -> NoReturn:
     """Entry point. Errors that the user caused are one line on stderr and exit code 2."""
     try:
         code = app(standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        typer.echo(error.format_message())
-        sys.exit(2)
-    except click.ClickException as error:
-        _fail(" ".join(error.format_message().split()), error.exit_code)
-    except click.Abort:
-        _fail("interrupted", 130)
     except MoeguardError as error:
-        _fail(" ".join(str(error).split()), error.exit_code)
-    except KeyboardInterrupt:
+        _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except Exception as error:
+        # typer carries its own copy of click in newer versions: its usage errors are known by their interface
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stderr.write(f"{message()}\n")
+            sys.exit(2)
+        _fail(str(message()), 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    sys.stderr.write(f"moeguard: {message}\n")
+    sys.stderr.write(f"moeguard: {' '.join(message.split())}\n")
     sys.exit(code)

@@ -16,7 +16,7 @@ from moeguard.engine.pool import Pool
 from moeguard.engine.worker import Job, Settings
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
-from moeguard.mutants.catalogue import HEALTHY, MUTANTS, Mutant, corpus, healthy_corpus
+from moeguard.mutants.catalogue import CORPUS, HEALTHY, MUTANTS, Mutant, corpus
 
 #: Healthy executions by profile; smoke and ci run the corpus, the others go on with drawn cases.
 HEALTHY_EXECUTIONS = {"smoke": 200, "ci": 200, "nightly": 20_000, "soak": 100_000}
@@ -98,7 +98,7 @@ def _healthy(pool: Pool, result: Result, profile_name: str, device: str, seed: i
 def _healthy_jobs(result: Result, target: int, device: str, seed: int) -> Iterator[Job]:
     """Every healthy backend on the corpus, then on drawn cases until the target is reached."""
     names = [kind.name for kind in HEALTHY] + ["torch_reference"]
-    for case in healthy_corpus():
+    for case in CORPUS:
         for name in names:
             yield Job(0, name, case)
     number = 0
