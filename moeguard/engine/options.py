@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from moeguard.backends import registry
 from moeguard.core.errors import MoeguardError, UnknownNameError
@@ -40,14 +43,11 @@ class Options:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Options:
-        """Inverse of ``to_data``. Raises ValueError on unknown or missing fields."""
+        """Inverse of ``to_data``. Raises ValueError on unknown or missing fields, and on values of a wrong type."""
         known = {f.name for f in fields(cls)}
         if set(data) - known:
             raise ValueError(f"unknown options {sorted(set(data) - known)}")
-        try:
-            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
-        except TypeError as error:
-            raise ValueError(str(error)) from None
+        return TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
 
     def check(self) -> None:
         """Raise a MoeguardError that names the first wrong option and what is allowed."""

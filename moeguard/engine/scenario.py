@@ -14,7 +14,8 @@ from moeguard.core.events import Event, ScenarioFinished
 
 
 def run_scenario(backend: Backend, case: Case, resources: Resources, *, scenario: int = 0,
-                 emit: Callable[[Event], None] = lambda event: None, entering: Callable[[Calling | None], None] = lambda call: None,
+                 emit: Callable[[Event], None] = lambda event: None,
+                 entering: Callable[[Calling | None], None] = lambda call: None,
                  only: frozenset[str] | None = None, tactic: str | None = None) -> Session:
     """Run every check of ``case`` and return the finished session.
 

@@ -16,7 +16,8 @@ from moeguard.engine.pool import Pool
 from moeguard.engine.worker import Job, Settings
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
-from moeguard.mutants.catalogue import CORPUS, HEALTHY, MUTANTS, Mutant, corpus
+from moeguard.mutants.base import Mutant
+from moeguard.mutants.catalogue import CORPUS, HEALTHY, MUTANTS, corpus
 
 #: Healthy executions by profile; smoke and ci run the corpus, the others go on with drawn cases.
 HEALTHY_EXECUTIONS = {"smoke": 200, "ci": 200, "nightly": 20_000, "soak": 100_000}
@@ -115,5 +116,3 @@ def _some(names: list[str], case: Case) -> list[str]:
     """A rotating third of the backends, so that a case's oracle serves several of them."""
     start = case.seed % len(names)
     return [names[(start + step) % len(names)] for step in range(max(1, len(names) // 3))]
-
-
