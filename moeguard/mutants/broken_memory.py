@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from moeguard.core.case import Case
+from moeguard.core.numerics import Numerics
 from moeguard.mutants.base import Call, Mutant, Prepared, Slots, Trigger, rounded
 from moeguard.tensors.operand import Batch
 
@@ -187,6 +190,24 @@ class WorkspaceForeignSlots(Mutant):
         return (table * call.router_weights[:, :, None]).sum(1)
 
 
+class WorkspaceOrder(Mutant):
+    """Reads a scheduling flag that nobody wrote: what the workspace held decides the order of a narrow combine."""
+
+    name = "mutant_workspace_order"
+    expected: ClassVar[frozenset[str]] = frozenset({"workspace_dependence"})
+    trigger: ClassVar[Trigger] = {"shape": {"top_k": 3}}
+
+    def workspace_bytes(self, prepared: Prepared, batch: Batch) -> int:
+        return 16
+
+    def numerics(self, case: Case, tactic: Hashable | None = None) -> Numerics:
+        return replace(Numerics.of(case.recipe), combine="output")
+
+    def ranks(self, call: Call, top_k: int) -> list[int]:
+        order = super().ranks(call, top_k)
+        return order[::-1] if call.workspace is not None and int(call.workspace[0]) > 127 else order
+
+
 class WorkspaceOverrun(Mutant):
     """Declares a workspace without its last row and writes that row all the same (vllm#20392)."""
 
@@ -211,4 +232,5 @@ def padding(data: Tensor) -> Tensor:
 
 BROKEN_MEMORY: tuple[type[Mutant], ...] = (
     PastEnd, BeforeStart, RowGap, VectorTail, OutStrideIgnored, InputStrideIgnored, InputScaled, InputPaddingZeroed,
-    IdsSorted, RouterWeightsNormalised, WeightsModified, WorkspaceAssumedZero, WorkspaceForeignSlots, WorkspaceOverrun)
+    IdsSorted, RouterWeightsNormalised, WeightsModified, WorkspaceAssumedZero, WorkspaceForeignSlots, WorkspaceOrder,
+    WorkspaceOverrun)

@@ -121,7 +121,7 @@ class ScaleOverflow(Mutant):
         for block in torch.split(hidden, BLOCK, 1):
             amax = block.abs().amax(1, keepdim=True)
             inverse = torch.where(amax > 0, E4M3_MAX / amax, 1.0)
-            parts.append((block * inverse).to(torch.float8_e4m3fn).float() / inverse)
+            parts.append(unsaturated(block * inverse) / inverse)
         return torch.cat(parts, 1)
 
 
@@ -151,7 +151,7 @@ class Unsaturated(Mutant):
         scale = call.prepared.source.intermediate_scale
         if scale is None:
             return super().quantise(call, hidden)
-        return (hidden / scale).to(torch.float8_e4m3fn).float() * scale
+        return unsaturated(hidden / scale) * scale
 
 
 class SiluOverflow(Mutant):
@@ -204,6 +204,11 @@ class TokenLeak(Mutant):
         one_hot = outputs.new_zeros(call.ids.shape[0], outputs.shape[0])
         one_hot[slots.token, torch.arange(outputs.shape[0])] = call.router_weights.reshape(-1)[slots.slot]
         return one_hot @ outputs
+
+
+def unsaturated(value: Tensor) -> Tensor:
+    """Round trip through e4m3 in which what lies beyond its range becomes NaN (OCP OFP8, NaN mode)."""
+    return torch.where(value.abs() > E4M3_MAX, torch.nan, e4m3(value))
 
 
 BROKEN_NUMERICS: tuple[type[Mutant], ...] = (

@@ -97,7 +97,7 @@ class SortedIdsAssumed(Mutant):
     name = "mutant_sorted_ids_assumed"
     expected: ClassVar[frozenset[str]] = METAMORPHIC
     trigger: ClassVar[Trigger] = {"routing": {"kind": "balanced"}, "inputs": {"kind": "normal"},
-               "shape": {"num_tokens": 8, "num_experts": 8, "top_k": 1}}
+                                  "shape": {"num_tokens": 8, "num_experts": 8, "top_k": 1}}
 
     def gather(self, call: Call, slots: Slots) -> Tensor:
         return self.inputs(call)[slots.token.sort().values]
