@@ -14,7 +14,7 @@ from moeguard.backends.protocol import Backend, Support, Traits
 from moeguard.core.case import Activation, Case
 from moeguard.core.recipe import RECIPES
 from moeguard.quant.blocks import fake_quantize
-from moeguard.tensors.operand import Batch, Weights
+from moeguard.tensors.operand import Batch, Operand, Weights
 
 #: segments: one product per expert; padded: one batched product over all experts; split: GEMM2 in two halves of I.
 TACTICS = ("segments", "padded", "split")
@@ -131,9 +131,9 @@ class TorchReference(Backend):
         for expert, part in _segments(counts):
             packed[expert, : counts[expert]] = rows[part]
 
-        def product(value: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+        def product(value: Tensor, matrix: Tensor, bias: Operand | None) -> Tensor:
             result = torch.bmm(value, matrix)
-            return result if bias is None else result + bias[:, None, :]
+            return result if bias is None else result + bias.data[:, None, :]
 
         gate = product(packed, prepared.gate, weights.gate_bias)
         up = None if prepared.up is None else product(packed, prepared.up, weights.up_bias)
@@ -171,5 +171,5 @@ def _segments(counts: list[int]) -> Iterator[tuple[int, slice]]:
         start += count
 
 
-def _add(value: Tensor, bias: Tensor | None, expert: int) -> Tensor:
-    return value if bias is None else value + bias[expert]
+def _add(value: Tensor, bias: Operand | None, expert: int) -> Tensor:
+    return value if bias is None else value + bias.data[expert]

@@ -163,11 +163,11 @@ def _experts(weights: Weights, order: Tensor) -> Weights:
         scale = value.scale
         return Operand(value.data[order], scale if scale is None else scale[order], value.global_scale, value.format)
 
-    def bias(value: Tensor | None) -> Tensor | None:
-        return None if value is None else value[order]
+    def optional(value: Operand | None) -> Operand | None:
+        return None if value is None else operand(value)
 
-    return Weights(operand(weights.gate), None if weights.up is None else operand(weights.up), operand(weights.down),
-                   bias(weights.gate_bias), bias(weights.up_bias), bias(weights.down_bias), weights.intermediate_scale)
+    return Weights(operand(weights.gate), optional(weights.up), operand(weights.down), optional(weights.gate_bias),
+                   optional(weights.up_bias), optional(weights.down_bias), weights.intermediate_scale)
 
 
 def _maker(problem: Problem) -> Callable[[Numerics], Judge]:

@@ -70,7 +70,7 @@ class Session:
         self.executions = 0
         self._pattern = 0
         self._confirmed: dict[tuple[str, tuple[str, ...]], bool] = {}
-        self._seen: set[tuple[str, str, str | None]] = set()
+        self._seen: set[tuple[str, str | None]] = set()
         self._base: Subject | None = None
         self.first: Execution | None = None
 
@@ -163,11 +163,11 @@ class Session:
         return Execution(answer, judgement, number, ok, refused, refused is None or not buffer.untouched())
 
     def report(self, kind: Kind, check: str, tactic: Hashable | None, sentence: str, numbers: dict[str, Any]) -> None:
-        """A finding; the first of its kind, check and tactic in this scenario counts."""
+        """A finding; the first of its kind and tactic in this scenario counts."""
         name = None if tactic is None else str(tactic)
-        if (kind, check, name) in self._seen:
+        if (kind, name) in self._seen:
             return
-        self._seen.add((kind, check, name))
+        self._seen.add((kind, name))
         finding = Finding(kind=kind, check=check, backend=self.backend.name, case=self.case, sentence=sentence, tactic=name,
                           numbers=numbers)
         self.findings.append(finding)
@@ -183,21 +183,26 @@ class Session:
     def _memory(self, check: str, tactic: Hashable | None, buffer: OutputBuffer, out: Tensor, workspace: Workspace | None,
                 inputs: Snapshot, returned: object, refused: BaseException | None) -> bool:
         """Everything about memory but unwritten elements; True when a finding was made."""
-        before = len(self._seen)
+        broken = False
+
+        def found(kind: Kind, sentence: str, numbers: dict[str, Any]) -> None:
+            nonlocal broken
+            broken = True
+            self.report(kind, check, tactic, sentence, numbers)
+
         if refused is None and returned is not None:
-            self.report("wrong_return", check, tactic, f"run returned {type(returned).__name__} where None is due",
+            found("wrong_return", f"run returned {type(returned).__name__} where None is due",
                         {"returned": type(returned).__name__})
         if buffer.replaced(out):
-            self.report("output_alias", check, tactic, "run replaced the storage of out instead of writing into it", {})
+            found("output_alias", "run replaced the storage of out instead of writing into it", {})
         for place in (buffer.trespass(), None if workspace is None else workspace.trespass()):
             if place is not None:
-                self.report("out_of_bounds_write", check, tactic, place.sentence,
-                            {"count": place.count, "where": place.where, "offset": place.offset})
+                found("out_of_bounds_write", place.sentence, {"count": place.count, "where": place.where, "offset": place.offset})
         changed = inputs.changed()
         if changed:
             inputs.restore()
-            self.report("input_mutated", check, tactic, f"run changed {', '.join(changed)}", {"changed": changed})
-        return len(self._seen) > before
+            found("input_mutated", f"run changed {', '.join(changed)}", {"changed": changed})
+        return broken
 
     def _unwritten(self, check: str, role: str, tactic: Hashable | None, subject: Subject, buffer: OutputBuffer,
                    number: int) -> bool:

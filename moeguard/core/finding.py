@@ -26,7 +26,7 @@ class Finding(BaseModel):
     known: True when a ledger entry covers it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     kind: Kind
     check: str
@@ -45,6 +45,6 @@ class Finding(BaseModel):
 
     @property
     def fingerprint(self) -> str:
-        """Stable identity of the defect: kind, backend, recipe, check and tactic, but not the case."""
-        identity = "|".join((self.kind, self.backend, self.recipe, self.check, self.tactic or "-"))
-        return hashlib.sha256(identity.encode()).hexdigest()[:12]
+        """Stable identity of the defect: kind, backend, recipe and tactic, but not the case or the check that saw it."""
+        identity = "|".join((self.kind, self.backend, self.recipe, self.tactic or "-"))
+        return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:12]

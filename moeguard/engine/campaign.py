@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from moeguard.backends import registry
@@ -38,10 +39,13 @@ class Campaign:
     def __init__(self, directory: RunDirectory, listener: Callable[[Event], None] = lambda event: None) -> None:
         self._directory, self._listener = directory, listener
         self._options: Options = directory.options
-        self._seconds = 0.0
+        self._earlier = 0.0
+        self._launched: float | None = None
+        self._last = 0.0
         self._lost: dict[str, int] = {}
         self._fresh: dict[str, tuple[int, int, Finding]] = {}
         self._handled: set[str] = set()
+        self._ahead = ThreadPoolExecutor(1)
 
     def run(self) -> list[Event]:
         """Run to the end, or to Ctrl-C, and return all events of the run. A complete run is returned as it is."""
@@ -72,7 +76,7 @@ class Campaign:
                 self._handled.add(Finding.model_validate(event.finding).fingerprint)
             elif getattr(event, "scenario", None) in done:
                 self._absorb(event)
-        self._seconds = max([event.seconds for event in past if isinstance(event, RunFinished)] + [
+        self._earlier = max([event.seconds for event in past if isinstance(event, RunFinished)] + [
             sum(event.seconds for event in past if isinstance(event, ScenarioFinished)) / self._options.workers])
         return done
 
@@ -102,13 +106,22 @@ class Campaign:
             if not cases:
                 return
             planned = list(self._plan(cases, number, drawn))
+            ahead = self._ahead.submit(self._cases, number + 1)  # drawn while the workers are busy
             self._run_round(pool, [entry for entry in planned if entry.job.scenario not in done])
             self._shrink(pool)
+            ahead.result()
             drawn += len(cases)
             number += 1
 
+    @property
+    def _seconds(self) -> float:
+        """From the first launch to the last verdict, shrinking left out; earlier attempts included."""
+        return self._earlier + (0.0 if self._launched is None else self._last - self._launched)
+
     def _spent(self) -> bool:
-        return self._options.budget is not None and self._seconds >= self._options.budget
+        if self._options.budget is None or self._launched is None:
+            return self._options.budget is not None and self._earlier >= self._options.budget
+        return self._earlier + time.monotonic() - self._launched >= self._options.budget
 
     def _cases(self, number: int) -> tuple[Case, ...]:
         options = self._options
@@ -127,7 +140,6 @@ class Campaign:
                 yield _Planned(drawn + offset, number, Job(scenario, backend, case, tactic=self._options.tactic))
 
     def _run_round(self, pool: Pool, planned: list[_Planned]) -> None:
-        start, before = time.monotonic(), self._seconds
         rounds = {entry.job.scenario: entry.round for entry in planned}
 
         def launch() -> Iterator[Job]:
@@ -135,15 +147,14 @@ class Campaign:
                 if self._spent():
                     return
                 self._emit(_started(entry))
+                if self._launched is None:
+                    self._launched = self._last = time.monotonic()
                 yield entry.job
 
-        try:
-            for job, event in pool.run(launch()):
-                self._seconds = before + time.monotonic() - start
-                self._emit(event)
-                self._absorb(event, rounds[job.scenario])
-        finally:
-            self._seconds = before + time.monotonic() - start
+        for job, event in pool.run(launch()):
+            self._last = time.monotonic()
+            self._emit(event)
+            self._absorb(event, rounds[job.scenario])
 
     def _absorb(self, event: Event, number: int = 0) -> None:
         """Remember what later rounds depend on: new findings to shrink, scenarios lost to a crash or a hang."""
@@ -161,12 +172,17 @@ class Campaign:
 
     def _shrink(self, pool: Pool) -> None:
         """Reproduce and shrink the round's new findings; their time is not part of the campaign's seconds."""
+        start = time.monotonic()
         waiting = sorted((scenario, key) for key, (scenario, _, _) in self._fresh.items() if key not in self._handled)
         for scenario, key in waiting[:SHRINKS_PER_ROUND]:
             self._handled.add(key)
             _, number, finding = self._fresh[key]
             minimal = shrink_finding(pool, finding, self._options, number)
             self._emit(Found(scenario=scenario, finding=minimal.model_dump(mode="json", by_alias=True), shrunk=True))
+        if self._launched is not None:
+            pause = time.monotonic() - start
+            self._launched += pause
+            self._last += pause
 
     def _emit(self, event: Event) -> None:
         self._journal.append(event)

@@ -117,7 +117,7 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
         manifest=manifest,
         verdict=verdict,
         executions=executions,
-        cases=len(history.drawn),
+        cases=len({scenario.started.draw for scenario in history.drawn if scenario.started is not None}),
         seconds=_seconds(history),
         findings=findings,
         hits=hits,

@@ -38,28 +38,27 @@ class Operand:
 class Weights:
     """Canonical weights of this rank: gate, up [E_local, I, H] (up is None when not gated), down [E_local, H, I].
 
-    Biases are float32 [E_local, I], [E_local, I], [E_local, H], or None. intermediate_scale: float32 [1], the static
-    scale of the e4m3 intermediate in recipe fp8_per_tensor, else None.
+    Biases are float32 operands [E_local, I], [E_local, I], [E_local, H] without scale, or None. intermediate_scale: float32
+    tensor [1], the static scale of the e4m3 intermediate in recipe fp8_per_tensor (value = code * scale), else None.
     """
 
     gate: Operand
     up: Operand | None
     down: Operand
-    gate_bias: Tensor | None = None
-    up_bias: Tensor | None = None
-    down_bias: Tensor | None = None
+    gate_bias: Operand | None = None
+    up_bias: Operand | None = None
+    down_bias: Operand | None = None
     intermediate_scale: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by a dotted name."""
         named: dict[str, Tensor | None] = {}
-        for name in ("gate", "up", "down"):
+        for name in ("gate", "up", "down", "gate_bias", "up_bias", "down_bias"):
             operand: Operand | None = getattr(self, name)
             if operand is not None:
                 named |= {f"{name}.data": operand.data, f"{name}.scale": operand.scale,
                           f"{name}.global_scale": operand.global_scale}
-        for name in ("gate_bias", "up_bias", "down_bias", "intermediate_scale"):
-            named[name] = getattr(self, name)
+        named["intermediate_scale"] = self.intermediate_scale
         return {f"weights.{name}": tensor for name, tensor in named.items() if tensor is not None}
 
 

@@ -76,11 +76,11 @@ def make_weights(case: Case, device: torch.device | str = "cpu") -> Weights:
                 words[dead - experts.start] = 0
         return _store(case, stream, label, words, columns**-0.5, factor[label])
 
-    def bias(label: str, size: int, scale: float) -> Tensor | None:
+    def bias(label: str, size: int, scale: float) -> Operand | None:
         if not case.weights.bias:
             return None
         value = stream.normal(f"{label}-bias", size, rows=experts) * scale
-        return value if label == "down" else value[:, part].contiguous()
+        return Operand(value if label == "down" else value[:, part].contiguous(), format="float32")
 
     intermediate_scale = None
     if case.recipe == "fp8_per_tensor":
