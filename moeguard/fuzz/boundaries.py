@@ -14,19 +14,20 @@ def _around(*edges: int) -> tuple[int, ...]:
 
 
 #: Tokens T >= 1 around every power of two and every 3 * 2**n tile edge; T = 0 is drawn apart (see strategies).
-TOKENS = (1, 2, *_around(4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192))
+TOKENS = (1, 2, *_around(4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
+                         8192))
 #: Experts E of the layer, all ranks together: powers of two, their neighbours and the odd counts of public models.
 EXPERTS = (1, 2, 3, 4, 7, 8, 16, 17, 31, 32, 60, 64, 128, 255, 256, 257, 512)
 #: Experts a token is sent to, K.
 TOP_K = tuple(range(1, 11))
 #: Hidden sizes H: tile multiples, 8-mod-16 and 64-mod-128 neighbours, sizes of public models.
-HIDDEN = (8, 16, 24, 32, 40, 56, 64, 72, 96, 104, 120, 128, 136, 184, 192, 200, 248, 256, 264, 320, 384, 392, 448, 504, 512, 520,
-          640, 768, 896, 928, 1024, 1032, 1152, 1280, 1536, 1544, 1792, 2048, 2056, 2560, 2880, 3072, 3584, 4088, 4096, 5120,
-          6144, 7168)
+HIDDEN = (8, 16, 24, 32, 40, 56, 64, 72, 96, 104, 120, 128, 136, 184, 192, 200, 248, 256, 264, 320, 384, 392, 448, 504,
+          512, 520, 640, 768, 896, 928, 1024, 1032, 1152, 1280, 1536, 1544, 1792, 2048, 2056, 2560, 2880, 3072, 3584,
+          4088, 4096, 5120, 6144, 7168)
 #: Intermediate sizes I of one tensor-parallel rank.
-INTERMEDIATE = (8, 16, 24, 32, 40, 48, 64, 72, 88, 104, 120, 128, 136, 168, 192, 200, 248, 256, 264, 320, 352, 384, 392, 464,
-                504, 512, 520, 640, 704, 768, 896, 928, 1024, 1032, 1280, 1408, 1536, 1544, 1856, 2048, 2056, 2560, 2880,
-                3072, 3584, 4088, 4096, 8192, 14336)
+INTERMEDIATE = (8, 16, 24, 32, 40, 48, 64, 72, 88, 104, 120, 128, 136, 168, 192, 200, 248, 256, 264, 320, 352, 384, 392,
+                464, 504, 512, 520, 640, 704, 768, 896, 928, 1024, 1032, 1280, 1408, 1536, 1544, 1856, 2048, 2056, 2560,
+                2880, 3072, 3584, 4088, 4096, 8192, 14336)
 #: Expert-parallel and tensor-parallel sizes; 3, 5 and 15 divide 60 and 255.
 EP_SIZES = (2, 4, 8, 3, 16, 5, 15, 32)
 TP_SIZES = (2, 4, 8)
@@ -64,7 +65,7 @@ LAYERS = (
 
 @lru_cache(maxsize=4096)
 def within(table: tuple[int, ...], minimum: int, maximum: int, multiple_of: int = 1) -> tuple[int, ...]:
-    """The values v of ``table`` with minimum <= v <= maximum and v % multiple_of == 0; just (minimum,) when there are none.
+    """The values v of ``table`` with minimum <= v <= maximum and v % multiple_of == 0, or (minimum,) if there are none.
 
     The caller vouches that ``minimum`` itself is admissible.
     """

@@ -1,8 +1,8 @@
 """Rounds: fixed lists of cases, the same in every process, drawn by Hypothesis' engine.
 
-Hypothesis mixes constants found in the loaded modules of a project into its integers, and keeps them in a folder; both would
-make a round depend on the process. A provider (Hypothesis' interface for alternative backends) with uniform draws from one
-seeded generator replaces that, so that a round also stays the same from one Hypothesis version to the next.
+Hypothesis mixes constants found in the loaded modules of a project into its integers, and keeps them in a folder; both
+would make a round depend on the process. A provider (Hypothesis' interface for alternative backends) with uniform draws
+from one seeded generator replaces that, so that a round does not hang on a Hypothesis version's distribution either.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _draw(profile: Profile, recipes: tuple[str, ...], seed: int, round_number: i
     drawn: list[Case] = []
 
     @hypothesis_seed(0)
-    @settings(backend=BACKEND, phases=[Phase.generate], max_examples=profile.round_size + 1, database=None, deadline=None,
-              derandomize=False, verbosity=Verbosity.quiet, suppress_health_check=list(HealthCheck))
+    @settings(backend=BACKEND, phases=[Phase.generate], max_examples=profile.round_size + 1, database=None,
+              deadline=None, derandomize=False, verbosity=Verbosity.quiet, suppress_health_check=list(HealthCheck))
     @given(cases(profile, recipes))
     def collect(case: Case) -> None:
         drawn.append(case)

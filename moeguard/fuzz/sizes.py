@@ -31,8 +31,11 @@ from moeguard.fuzz.profiles import Profile, measure
 
 
 class Mode(NamedTuple):
-    """How a shape is drawn: share of the budget, which sizes come first, table values (0), any multiple of the unit (1) or
-    any integer (2), and whether a public model's layer is taken where one fits."""
+    """How a shape is drawn.
+
+    fraction: share of the budget. order: which sizes come first. grain: values from tables (0), any multiple of the
+    unit (1), any integer (2). layer: a public model's layer is taken where one fits.
+    """
 
     fraction: float
     order: str
@@ -57,8 +60,8 @@ class Demands:
     """What the other fields of a case ask of its shape.
 
     least_top_k, most_top_k: bounds of K. groups: E is a multiple of it, and K <= E / 2 where it is above 1.
-    unit: divisor that H and the local I should have; base_unit: the one that they must have. batched: a token takes up to
-    max(K, E_local) rows.
+    unit: divisor that H and the local I should have; base_unit: the one that they must have. batched: a token takes up
+    to max(K, E_local) rows.
     """
 
     ep_size: int = 1

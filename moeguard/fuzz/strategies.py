@@ -1,7 +1,7 @@
 """Hypothesis strategies: descriptors and seeds, never tensor values; each draw is a valid case within the budget.
 
-Kinds are drawn from tables whose repetitions are their shares and whose first entry is what a failing case shrinks to. The
-simplest case has T = E = K = 1, H = I = 8, the first recipe, every first kind and seed 0; T = 0 is a choice apart.
+Kinds are drawn from tables whose repetitions are their shares and whose first entry is what a failing case shrinks to.
+The simplest case has T = E = K = 1, H = I = 8, the first recipe, every first kind and seed 0; T = 0 is a choice apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from moeguard.core.case import PROBES, Case
 from moeguard.core.errors import UnknownNameError
 from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
-from moeguard.fuzz.boundaries import DP_SIZES, EXPONENTS
+from moeguard.fuzz.boundaries import DP_SIZES, EXPONENTS, TOP_K
 from moeguard.fuzz.profiles import Profile
 from moeguard.fuzz.sizes import MODES, Demands, Mode, draw_shape, ep_sizes, integer, pick, tp_sizes
 
@@ -47,8 +47,8 @@ _FORMATS = _shares(standard=19, batched=1)
 _EMPTY = (*[False] * 29, True)
 _NONE_OR = (*[False] * 3, *[True] * 4)
 #: Divisors of H and the local I, per recipe; the first is the one that it cannot do without.
-_UNITS = {"fp8_block": (8, 16, 128, 128, 128), "mxfp8": (32, 32, 128), "mxfp4_bf16": (32, 32, 128), "mxfp4_fp8": (32, 32, 128),
-          "int4_fp8": (32, 128, 128), "nvfp4": (16, 32, 128), "nvfp4_bf16": (16, 32, 128)}
+_UNITS = {"fp8_block": (8, 16, 128, 128, 128), "mxfp8": (32, 32, 128), "mxfp4_bf16": (32, 32, 128),
+          "mxfp4_fp8": (32, 32, 128), "int4_fp8": (32, 128, 128), "nvfp4": (16, 32, 128), "nvfp4_bf16": (16, 32, 128)}
 _ANY_UNIT = (8, 8, 8, 16, 16, 128)
 
 
@@ -74,11 +74,12 @@ def _case(draw: DrawFn, profile: Profile, recipes: tuple[str, ...], probes: bool
     groups = 4 if method == "grouped_topk" else 1
     parallel = _parallel(draw, profile, mode, units[0], groups)
     batched = routing not in PROBES and parallel["tp_size"] == 1 and draw(pick(_FORMATS)) == "batched"
-    single = method == "llama4_sigmoid" and routing != "duplicate_ids" and draw(integer(0, 7)) < 7
+    least_top_k = 2 if routing in ("duplicate_ids", "nan_logits") else 1
+    single = method == "llama4_sigmoid" and least_top_k == 1 and draw(integer(0, 7)) < 7
     shape = draw_shape(draw, profile, mode, Demands(
-        ep_size=parallel["ep_size"], tp_size=parallel["tp_size"], least_top_k=2 if routing in ("duplicate_ids", "nan_logits") else 1,
-        **({"most_top_k": 1} if single and routing != "nan_logits" else {}), groups=groups, unit=draw(pick(units)),
-        base_unit=units[0], batched=batched)).model_dump()
+        ep_size=parallel["ep_size"], tp_size=parallel["tp_size"], least_top_k=least_top_k,
+        most_top_k=1 if single else TOP_K[-1], groups=groups, unit=draw(pick(units)), base_unit=units[0],
+        batched=batched)).model_dump()
     inputs: str = draw(pick(_INPUTS))
     exact, fp8 = inputs == "exact", "fp8" in recipe
     activation = _activation(draw, _EXACT_ACTIVATIONS[fp8] if exact else _ACTIVATIONS)
