@@ -55,6 +55,9 @@ def cap(reference: Reference) -> Tensor | str:
         out = out + roundoff(numerics.expert_output) * (reference.expert_output.abs() + out)
     spread = slots.combine(out * slots.weight.abs()[:, None])
     total = slots.combine(reference.expert_output.abs() * slots.weight.abs()[:, None]) + spread
+    flushed = slots.weight.abs() < 2.0**-126
+    if bool(flushed.any()):  # a subnormal routing weight may count as zero
+        spread = spread + slots.combine(reference.expert_output.abs() * (slots.weight.abs() * flushed)[:, None])
     form = reference.output
     if numerics.combine != "fp32":
         step = form.roundoff if numerics.combine == "output" else 2.0**-8

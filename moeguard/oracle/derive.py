@@ -35,7 +35,7 @@ def selected(reference: Reference, tokens: Tensor, problem: Problem) -> Referenc
     case = problem.case
     slots = make_slots(problem.flat_ids, problem.flat_weights, case.first_expert, case.experts_local)
     kept = torch.isin(reference.slots.token, tokens)
-    return replace(_rows(reference, tokens), problem=problem, slots=slots, **_slot_values(reference, kept))
+    return _slot_values(replace(_rows(reference, tokens), problem=problem, slots=slots), reference, kept)
 
 
 def without_slot(reference: Reference, rank: Tensor, problem: Problem) -> Reference:
@@ -50,18 +50,16 @@ def without_slot(reference: Reference, rank: Tensor, problem: Problem) -> Refere
 def _rows(reference: Reference, order: Tensor) -> Reference:
     return replace(
         reference, y=reference.y[order], deviation=reference.deviation[order], row_freedom=reference.row_freedom[order],
-        x=reference.x[order], defined=None if reference.defined is None else reference.defined[order],
+        tied=reference.tied[order], x=reference.x[order],
+        defined=None if reference.defined is None else reference.defined[order],
         valid=None if reference.valid is None else reference.valid[order])
 
 
-def _slot_values(reference: Reference, kept: Tensor) -> dict[str, Tensor | None]:
+def _slot_values(target: Reference, reference: Reference, kept: Tensor) -> Reference:
     scale = reference.hidden_scale
-    per_slot = scale is not None and scale.dim() == 2 and scale.shape[0] == reference.slots.count
-    return {
-        "gate": reference.gate[kept], "up": None if reference.up is None else reference.up[kept],
-        "raw": reference.raw[kept], "noise": reference.noise[kept], "hidden": reference.hidden[kept],
-        "hidden_scale": scale[kept] if per_slot and scale is not None else scale,
-        "expert_output": reference.expert_output[kept],
-    }
-
-
+    if scale is not None and scale.dim() == 2 and scale.shape[0] == reference.slots.count:
+        scale = scale[kept]
+    return replace(
+        target, gate=reference.gate[kept], up=None if reference.up is None else reference.up[kept], raw=reference.raw[kept],
+        noise=reference.noise[kept], hidden=reference.hidden[kept], hidden_scale=scale,
+        expert_output=reference.expert_output[kept])

@@ -8,6 +8,7 @@ operands and the declared rounding points.
 
 from __future__ import annotations
 
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -104,7 +105,7 @@ class Emulation:
             scales[:, block:block + 128] = scale
         return codes, scales
 
-    def _project(self, x: tuple[Tensor, Tensor | None], token: Tensor, weight: Operand, expert: int, bias: Tensor | None,
+    def _project(self, x: tuple[Tensor, Tensor | None], token: Tensor, weight: Operand, expert: int, bias: Operand | None,
                  numerics: Numerics, late: bool) -> Tensor:
         codes, scales = x
         rows = codes[token]
@@ -134,7 +135,7 @@ class Emulation:
                 columns = spread.repeat_interleave(128, 1)[:, :width] if factor.dim() == 2 else factor
                 matrix = matrix * columns
             out = self._product(rows, matrix, False)
-        return out if bias is None else out + bias[expert]
+        return out if bias is None else out + bias.data[expert]
 
     def _product(self, a: Tensor, b: Tensor, hopper: bool) -> Tensor:
         """a [n, D] b [N, D] transposed, in a random order and with random cuts."""
@@ -145,7 +146,7 @@ class Emulation:
         cuts = torch.randint(0, width + 1, (int(torch.randint(0, 4, (), generator=self._generator)),), generator=self._generator)
         edges = [0, *sorted(cuts.tolist()), width]
         total = torch.zeros(a.shape[0], b.shape[0])
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in pairwise(edges):
             if high > low:
                 total += a[:, order[low:high]] @ b[:, order[low:high]].T
         return total

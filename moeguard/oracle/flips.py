@@ -10,7 +10,9 @@ computed for single rows only.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
+import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
@@ -34,6 +36,9 @@ def flip_limit(reference: Reference, token: int, level: float) -> float:
     rounding = reference.numerics.intermediate
     slots = reference.slots
     mine = (slots.token == token).nonzero()[:, 0]
+    together = slots.together()
+    _, first = np.unique(slots.expert[mine].cpu().numpy(), return_index=True)  # copies of an expert flip together
+    mine = mine[torch.from_numpy(first).to(mine.device)]
     columns = reference.y.shape[1]
     if rounding == "none" or not len(mine) or bool(reference.tied[token]):
         return math.inf
@@ -45,7 +50,7 @@ def flip_limit(reference: Reference, token: int, level: float) -> float:
     probability, size = _flips(reference, mine, scale)
     shared, energy = torch.zeros_like(inverse), torch.zeros_like(size)
     for row, slot in enumerate(mine.tolist()):
-        squares = _matrix(reference.problem.weights.down, int(slots.expert[slot])).square_().mul_(slots.weight[slot] ** 2)
+        squares = _matrix(reference.problem.weights.down, int(slots.expert[slot])).square_().mul_(together[slot] ** 2)
         shared += squares @ (step[row].square() / 3)
         energy[row] = size[row].square() * (inverse @ squares / columns)
     rest = 1 - float((shared * inverse).clamp(0, 1).mean())
@@ -67,7 +72,7 @@ def _flips(reference: Reference, mine: Tensor, scale: Tensor | None) -> tuple[Te
 
     centre = rounded(raw, 0.0)
     probability, size = torch.zeros_like(raw), torch.zeros_like(raw)
-    for inner, outer in zip(_LEVELS, _LEVELS[1:], strict=False):
+    for inner, outer in pairwise(_LEVELS):
         moved = torch.maximum((rounded(raw - outer * spread, -QUOTIENT) - centre).abs(),
                               (rounded(raw + outer * spread, QUOTIENT) - centre).abs())
         probability = torch.where((moved > 0) & (probability == 0), 2 * float(stats.norm.sf(inner)), probability)

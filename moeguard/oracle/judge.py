@@ -17,7 +17,7 @@ from moeguard.oracle.cap import cap
 from moeguard.oracle.flips import flip_limit
 from moeguard.oracle.limits import CONFIRMING_TWINS, Limits, few_twins
 from moeguard.oracle.reference import Reference
-from moeguard.oracle.twins import twin_outputs
+from moeguard.oracle.twins import each_twin
 from moeguard.quant.formats import round_to
 
 #: Rules whose exceedance alone must be confirmed by more twins and by a second seed.
@@ -90,8 +90,8 @@ class Judge:
     def twin_energies(self, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Mean z^2 of ``count`` twins, [count]."""
         if count not in self._twins:
-            z = self.normalised(twin_outputs(self.reference, count, seed=count))
-            self._twins[count] = np.asarray((z.square().sum((1, 2)) / max(self.judged, 1)).cpu())
+            energies = [float(self.normalised(twin).square().sum()) for twin in each_twin(self.reference, count, seed=count)]
+            self._twins[count] = np.asarray(energies) / max(self.judged, 1)
         return self._twins[count]
 
     def judge(self, answer: Tensor) -> Judgement:
@@ -128,21 +128,23 @@ class Judge:
 
     def confirms(self, answer: Tensor, judgement: Judgement) -> bool:
         """Whether a soft exceedance stands against CONFIRMING_TWINS twins of this very problem."""
-        healthy = self.normalised(twin_outputs(self.reference, CONFIRMING_TWINS, seed=CONFIRMING_TWINS))
-        z = self.normalised(answer.reshape(self.reference.y.shape).double())
+        energy = self.normalised(answer.reshape(self.reference.y.shape).double()).square()
+        rules = [rule for rule in RULES if rule in judgement.failed]
+        totals, most, energies = sums(energy, self.plan), sums(torch.zeros_like(energy), self.plan), []
+        for twin in each_twin(self.reference, CONFIRMING_TWINS, seed=CONFIRMING_TWINS):
+            of_twin = self.normalised(twin).square()
+            energies.append(float(of_twin.sum()) / self.judged)
+            if rules:
+                sizes = sums(of_twin, self.plan)
+                most = {rule: torch.maximum(most[rule], sizes[rule]) for rule in RULES}
         if "global" in judgement.failed:
-            energies = np.asarray((healthy.square().sum((1, 2)) / self.judged).cpu())
-            mean = float(energies.mean())
-            rho = math.sqrt(float(z.square().sum()) / self.judged / mean) if mean > 0 else 0.0
-            if rho > self.limits.twin_ratio(energies):
+            known, mean = np.asarray(energies), float(energy.sum()) / self.judged
+            if mean > max(self.limits.ratio_floor**2, self.limits.twin_ratio(known) ** 2 * float(known.mean())):
                 return True
-        totals = sums(z.square(), self.plan)
-        of_all = [sums(twin.square(), self.plan) for twin in healthy]
-        for rule in (rule for rule in RULES if rule in judgement.failed):
-            value = totals[rule]
-            exceeded = value > self._limit(rule, value / self.plan.count[rule].clamp_min(1.0)) * self.plan.count[rule]
-            of_twins = torch.stack([of_one[rule] for of_one in of_all]).amax(0)
-            if bool((exceeded & (value > self.limits.ratio**2 * of_twins)).any()):
+        for rule in rules:
+            count = self.plan.count[rule]
+            exceeded = totals[rule] > self._limit(rule, totals[rule] / count.clamp_min(1.0)) * count
+            if bool((exceeded & (totals[rule] > self.limits.ratio**2 * most[rule])).any()):
                 return True
         return False
 
@@ -209,9 +211,10 @@ class Judge:
         numbers |= {"twins": count, "twin_rms": math.sqrt(worst)}
         if worst == 0:
             numbers["rho"] = 0.0 if mean == 0 else None
-            return False
-        numbers["rho"] = math.sqrt(mean / worst)
-        return numbers["rho"] > self.limits.ratio
+            return mean > self.limits.ratio_floor**2
+        rho = math.sqrt(mean / worst)
+        numbers["rho"] = rho
+        return rho > self.limits.ratio and mean > self.limits.ratio_floor**2
 
     def _proof(self, y: Tensor) -> dict[str, Any]:
         bound = cap(self.reference)

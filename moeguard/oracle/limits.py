@@ -27,6 +27,8 @@ class Limits:
     rules together, each of which must recur on a second seed.
 
     block: smallest block limit on rms(z). ratio: limit on rms(z) over the worst twin with many degrees of freedom.
+    ratio_floor: rms(z) below which the ratio rule is silent: below it there is nothing but underflow (an output rounded to
+    bf16 alone has an rms(z) of about 0.04 in fp8 recipes).
     min_block: blocks with fewer elements are left to the element rule. tile: edge of a tile.
     """
 
@@ -34,6 +36,7 @@ class Limits:
     first_look: float = 1e-3
     block: float = 1.5
     ratio: float = 2.0
+    ratio_floor: float = 0.02
     min_block: int = 8
     tile: int = 64
 
@@ -48,11 +51,14 @@ class Limits:
         return np.asarray(np.maximum(self.block, np.sqrt(quantile)))
 
     def twin_ratio(self, energies: npt.NDArray[np.float64]) -> float:
-        """Limit on rms(z) / rms(twins) from the twins' mean squared errors [M]; infinite when they say nothing."""
+        """Limit on rms(z) / rms(twins) from the twins' mean squared errors [M]; infinite for less than two twins, 0 when
+        all twins agree with the oracle to the bit."""
         mean = float(energies.mean())
-        spread = float(energies.var(ddof=1)) if len(energies) > 1 else math.inf
-        if mean <= 0 or not math.isfinite(spread):
+        if len(energies) < 2:
             return math.inf
+        if mean <= 0:
+            return 0.0
+        spread = float(energies.var(ddof=1))
         nu = max(1.0, mean**2 / max(spread, 1e-12 * mean**2))  # half of 2 m^2 / s^2: heavy tails make s^2 look small
         return self.ratio * math.sqrt(float(stats.f.isf(self.first_look, nu, nu * len(energies))))
 

@@ -22,7 +22,7 @@ def hit_rate(answer: Tensor, reference: Tensor, atol: float, rtol: float) -> flo
 
 
 def helper_rate(answer: Tensor, reference: Tensor) -> float:
-    """Share with \\|d\\| < max(0.05, 1.5 * std(reference)) or \\|d\\| / \\|reference\\| < 0.5; FlashInfer's helper asks for 97 %."""
+    """Share with \\|d\\| < max(0.05, 1.5 * std(reference)) or \\|d\\| / \\|reference\\| < 0.5; the helper asks for 97 %."""
     difference = (answer - reference).abs()
     limit = max(0.05, 1.5 * float(reference.std()))
     return float(((difference < limit) | (difference < 0.5 * reference.abs())).double().mean())

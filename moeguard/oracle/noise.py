@@ -2,7 +2,7 @@
 
 A kernel that quantises ``x`` itself computes x / (amax / 448) or x * (448 / amax) in float32. With x stored in bf16 the
 exact quotient is a tie of e4m3 for about one element in 400, and either code is right. The oracle takes one of them; the
-other is part of the noise.
+other is part of the noise (kernels take it for a few per cent to one half of the ties, depending on how they divide).
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ from moeguard.tensors.problem import Problem
 
 #: Elements per accumulation step of an FP8 tensor core between promotions.
 PROMOTION = 128
+#: Error of a 14-bit FP8 accumulation in units of u_acc * norm(x) * norm(w) / sqrt(H).
+HOPPER_STEP = 2.0
 #: Relative error of a float32 quotient by a float32 scale (three roundings, doubled).
 QUOTIENT = 2.0**-21
+#: Share of undecided codes for which a kernel is assumed to differ from the oracle.
+_OTHER_CODE = 0.5
 #: Undecided input codes that are multiplied at a time.
 _CHUNK = 4096
 
@@ -40,23 +44,25 @@ def preactivation_noise(problem: Problem, numerics: Numerics, slots: Slots, x: T
         return (total if up is None else total + (by_up * up * relative).square_()).sqrt_(), None
     total = (by_gate * accumulator_noise(problem, numerics, slots, x, "gate")).square_()
     ties = tie_shift(problem, numerics, slots, "gate", power=2)
-    edge = None if ties is None else by_gate.square() * ties
+    edge = None if ties is None else by_gate.square() * ties * _OTHER_CODE
     if up is not None:
         total += (by_up * accumulator_noise(problem, numerics, slots, x, "up")).square_()
         ties = tie_shift(problem, numerics, slots, "up", power=2)
-        edge = edge if ties is None or edge is None else edge + by_up.square() * ties
+        edge = edge if ties is None or edge is None else edge + by_up.square() * ties * _OTHER_CODE
     return (total if edge is None else total + edge).sqrt_(), None if edge is None else edge.sqrt_()
 
 
 def accumulator_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Tensor, which: str) -> Tensor:
     """Standard deviation of a healthy pre-activation's accumulation error, float64 [S, I] (rank-one estimate).
 
-    u_acc * sqrt(steps) / 2 times the norms of the token and of the weight row over sqrt(H), plus float32 underflow.
+    The norms of the token and of the weight row over sqrt(H), times u_acc * sqrt(H) / 2 in float32. Hopper's FP8
+    accumulator truncates each product to the largest of its step: HOPPER_STEP * u_acc, whatever H (errors of all steps add
+    up like the norms do; measured with oracle.emulation, where u_acc / 2 per promotion was seven times too low for outliers).
+    Float32 underflow is added.
     """
     operand = problem.weights.gate if which == "gate" else problem.weights.up
     assert operand is not None
     width = operand.data.shape[2]
-    steps = math.ceil(width / PROMOTION) if numerics.accumulate == "fp8_hopper" else width
     norm = torch.zeros(operand.data.shape[:2], dtype=torch.float64, device=x.device)
     used = torch.unique(slots.expert)
     scale = operand.scale
@@ -64,7 +70,7 @@ def accumulator_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Ten
                          operand.global_scale, operand.format)
     norm[used] = part.dequantize(torch.float64).square().sum(2).sqrt_()
     token = x.square().sum(1).sqrt_()[slots.token]
-    relative = numerics.u_acc * math.sqrt(steps) / 2 / math.sqrt(width)
+    relative = numerics.u_acc * (HOPPER_STEP / math.sqrt(width) if numerics.accumulate == "fp8_hopper" else 0.5)
     flush = 2.0**-126 * x.abs().sum(1)[slots.token]
     return norm[slots.expert] * (token * relative)[:, None] + flush[:, None]
 

@@ -83,25 +83,31 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
 
     noise, edge = preactivation_noise(problem, numerics, slots, x, gate, up)
     variance_hidden = _hidden_variance(numerics, hidden, scale, noise)
-    spread = grouped_product(variance_hidden, weights.down, slots, transform="square") * slots.weight.square()[:, None]
+    together = slots.together()
+    influence = (slots.weight * together).abs_()
+    spread = grouped_product(variance_hidden, weights.down, slots, transform="square") * influence[:, None]
     shared = slots.combine(spread)
-    squares = slots.combine(weighted.square())
+    squares = slots.combine(output.square() * influence[:, None])
     form = FORMATS[RECIPES[case.recipe].output]
     variance = shared + _independent(numerics, form, problem.flat_ids.shape[1], squares, y)
     floor = _floor(form) ** 2 + UNDERFLOW**2 * slots.combine(hidden.square().sum(1) * slots.weight.square())[:, None]
+    flushed = slots.weight.abs() < 2.0**-126  # a subnormal routing weight may count as zero
+    if bool(flushed.any()):
+        floor = floor + slots.combine(weighted.square() * flushed[:, None])
     deviation = (variance + floor).sqrt_()
     if not bool(torch.isfinite(y).all() & torch.isfinite(deviation).all()):
         raise HarnessError(f"the oracle of case {case.fingerprint} is not finite")
-    unit_energy = column_energy(weights.down, slots)[slots.expert] * slots.weight.square()[:, None]
+    unit_energy = column_energy(weights.down, slots)[slots.expert] * influence[:, None]
     fraction = (shared / deviation.square()).mean(1)
-    together = None if edge is None else edge.square() * unit_energy
-    freedom = _freedom(slots, variance_hidden * unit_energy, together, fraction, case.shape.hidden_size)
+    coherent = None if edge is None else edge.square() * unit_energy
+    copies = (together / slots.weight).abs_().nan_to_num_(1.0, posinf=1.0)
+    freedom = _freedom(slots, variance_hidden * unit_energy, coherent, copies, fraction, case.shape.hidden_size)
     defined = _defined(slots, raw, y, deviation, numerics, form)
     tied = torch.zeros(y.shape[0], dtype=torch.bool, device=y.device)
     if edge is not None:
         tied[slots.token[(edge > 0).any(1)]] = True
-    return Reference(problem, numerics, slots, y, deviation, freedom, tied, defined, problem.valid, x, gate, up, raw, noise, hidden,
-                     scale, output)
+    return Reference(problem, numerics, slots, y, deviation, freedom, tied, defined, problem.valid, x, gate, up, raw, noise,
+                     hidden, scale, output)
 
 
 def roundoff(rounding: str) -> float:
@@ -112,7 +118,7 @@ def roundoff(rounding: str) -> float:
 
 def quantum(rounding: str, scale: Tensor | None) -> Tensor | float:
     """Half the smallest step of the last format of a chain, in real units (broadcastable to [S, I])."""
-    last = rounding.split("+")[-1]
+    last = rounding.rsplit("+", 1)[-1]
     if last == "none":
         return 0.0
     if last.startswith("e4m3"):
@@ -134,7 +140,7 @@ def _independent(numerics: Numerics, form: Format, top_k: int, squares: Tensor, 
     """Variance of roundings that hit each output element on its own: expert outputs, combine, output. [T, H]
 
     A combine in low precision rounds K partial sums; over a random order their mean square is
-    (K+1)/2 * sum t^2 + (K+1)/3 * (y^2 - sum t^2).
+    (K+1)/2 * sum t^2 + (K+1)/3 * (y^2 - sum t^2), with copies of one expert in ``squares`` taken together (an upper bound).
     """
     variance = y.square() * (form.roundoff**2 / 3)
     if numerics.expert_output != "none":
@@ -151,18 +157,19 @@ def _floor(form: Format) -> float:
     return max(form.quantum / 2, 2.0**-126)
 
 
-def _freedom(slots: Slots, energy: Tensor, together: Tensor | None, fraction: Tensor, columns: int) -> Tensor:
+def _freedom(slots: Slots, energy: Tensor, coherent: Tensor | None, copies: Tensor, fraction: Tensor, columns: int) -> Tensor:
     """nu of each row: 1/nu = f^2 * (p + (1 - p)/H) + (1 - f^2)/H.
 
     f is the share of the variance that comes from the intermediate, p = sum of squared shares of its elements: one
     dominant element moves all columns of the row together (Satterthwaite's approximation with tr C^2 / (tr C)^2).
-    ``together``: the part of ``energy`` that comes from undecided input codes, which move all elements of a token at once.
+    ``coherent``: the part of ``energy`` that comes from undecided input codes, which move all elements of a token at once.
+    ``copies`` [S]: how often a token has the slot's expert; its errors are the same in every copy.
     """
     total = slots.combine(energy.sum(1)).clamp_min_(1e-300)
-    share = (energy if together is None else energy - together) / total[slots.token][:, None]
-    parallel = slots.combine(share.square().sum(1))
-    if together is not None:
-        parallel += (slots.combine(together.sum(1)) / total).square()
+    share = (energy if coherent is None else energy - coherent) / total[slots.token][:, None]
+    parallel = slots.combine(share.square().sum(1) * copies)
+    if coherent is not None:
+        parallel += (slots.combine(coherent.sum(1)) / total).square()
     parallel = parallel.clamp_(1e-12, 1.0)
     return 1.0 / (fraction.square() * (parallel + (1 - parallel) / columns) + (1 - fraction.square()) / columns)
 

@@ -51,7 +51,7 @@ def compare_routing(ids: Tensor, scores: Tensor, roundoff: float = 2.0**-24) -> 
     value = scores.double()
     undefined = torch.isnan(value).any(1)
     ordered, order = torch.sort(value.nan_to_num(nan=0.0), dim=1, descending=True, stable=True)
-    size = torch.where(torch.isfinite(value), value.abs(), torch.zeros_like(value)).amax(1) if experts else value.new_zeros(tokens)
+    size = torch.where(torch.isfinite(value), value.abs(), torch.zeros_like(value)).amax(1)
     if top_k < experts:
         near = ordered[:, top_k - 1] - ordered[:, top_k] <= 4 * roundoff * size
         near |= torch.isinf(ordered[:, top_k - 1])  # fewer than K experts allowed: the rest is free

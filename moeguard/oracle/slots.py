@@ -42,6 +42,23 @@ class Slots:
         """Number of slots S."""
         return int(self.token.shape[0])
 
+    def together(self) -> Tensor:
+        """Sum of the weights of all slots with the same token and expert, float64 [S]: their errors are the same error."""
+        if not self.count:
+            return self.weight
+        key = self.token * (int(self.expert.max()) + 1) + self.expert
+        return self.weight.new_zeros(int(key.max()) + 1).index_add_(0, key, self.weight)[key]
+
+    def leaders(self) -> Tensor | None:
+        """For each slot the first slot with the same token and expert, int64 [S]; None when there are no duplicates."""
+        key = self.token * (int(self.expert.max()) + 1) + self.expert if self.count else self.token
+        _, inverse, counts = torch.unique(key, return_inverse=True, return_counts=True)
+        if counts.shape[0] == self.count:
+            return None
+        slot = torch.arange(self.count, device=key.device)
+        first = torch.full_like(counts, self.count).scatter_reduce_(0, inverse, slot, "amin")
+        return first[inverse]
+
     def combine(self, value: Tensor) -> Tensor:
         """Sum slot rows [S, ...] into token rows [T, ...]."""
         return value.new_zeros((self.tokens, *value.shape[1:])).index_add_(0, self.token, value)
@@ -76,10 +93,10 @@ def _height(counts: Tensor) -> int:
 
 
 def grouped_product(rows: Tensor, weight: Operand, slots: Slots, *, transform: str = "value",
-                    bias: Tensor | None = None) -> Tensor:
+                    bias: Operand | None = None) -> Tensor:
     """rows [S, D] times each slot's expert matrix [N, D] transposed: float64 [S, N].
 
-    transform: ``value``, ``square`` or ``abs`` of the dequantised weights. bias: float32 [E_local, N] or None.
+    transform: ``value``, ``square`` or ``abs`` of the dequantised weights. bias: operand [E_local, N] or None.
     """
     width = weight.data.shape[1]
     packed = rows.new_zeros(slots.block_expert.shape[0] * slots.height, rows.shape[1])
@@ -93,7 +110,7 @@ def grouped_product(rows: Tensor, weight: Operand, slots: Slots, *, transform: s
             matrix = matrix.abs()
         torch.bmm(packed[chunk], matrix.transpose(1, 2), out=result[chunk])
     out = result.view(-1, width)[slots.place]
-    return out if bias is None else out + bias.to(out.dtype)[slots.expert]
+    return out if bias is None else out + bias.dequantize(out.dtype)[slots.expert]
 
 
 def column_energy(weight: Operand, slots: Slots) -> Tensor:

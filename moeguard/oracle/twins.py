@@ -7,6 +7,8 @@ multiplied again, so many twins cost little.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,14 @@ _CHUNK = 4096
 
 def twin_outputs(reference: Reference, count: int, seed: int = 0, numerics: Numerics | None = None,
                  noise: float | None = None) -> Tensor:
-    """``count`` healthy answers, float64 [count, T, H], rounded to the output format.
+    """``count`` healthy answers, float64 [count, T, H], rounded to the output format; see ``each_twin``."""
+    twins = list(each_twin(reference, count, seed, numerics, noise))
+    return torch.stack(twins) if twins else reference.y.new_zeros(0, *reference.y.shape)
+
+
+def each_twin(reference: Reference, count: int, seed: int = 0, numerics: Numerics | None = None,
+              noise: float | None = None) -> Iterator[Tensor]:
+    """``count`` healthy answers [T, H], float64 on the grid of the output format, one at a time.
 
     numerics: rounding points other than the reference's own. noise: relative standard deviation of the
     pre-activations, in place of the accumulator's estimate.
@@ -36,10 +45,9 @@ def twin_outputs(reference: Reference, count: int, seed: int = 0, numerics: Nume
     generator = torch.Generator(device=reference.y.device).manual_seed(seed * 1000 + 17)
     spread = reference.noise if noise is None else preactivation_noise(
         reference.problem, recipe, reference.slots, reference.x, reference.gate, reference.up, noise)[0]
-    spread = torch.hypot(spread, FAST_MATH * reference.raw.abs())
-    moves = _Moves(reference, recipe, spread)
-    return torch.stack([_answer(reference, recipe, moves, generator) for _ in range(count)]) if count else \
-        reference.y.new_zeros(0, *reference.y.shape)
+    moves = _Moves(reference, recipe, torch.hypot(spread, FAST_MATH * reference.raw.abs()))
+    for _ in range(count):
+        yield _answer(reference, recipe, moves, generator)
 
 
 class _Moves:
@@ -59,6 +67,9 @@ class _Moves:
         self.raw, self.spread = reference.raw[self.slot, self.unit], spread[self.slot, self.unit]
         self.hidden = reference.hidden[self.slot, self.unit]
         self.scale = None if scale is None else scale.expand_as(reference.raw)[self.slot, self.unit]
+        leaders = reference.slots.leaders()
+        self.same = None if leaders is None else torch.unique(
+            leaders[self.slot] * reference.raw.shape[1] + self.unit, return_inverse=True)[1]
         self.fixed[self.slot, self.unit] = 0.0
         self.has_fixed = bool((self.fixed != 0).any())
 
@@ -67,8 +78,11 @@ class _Moves:
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """The difference to the oracle's rounded intermediate, one value per movable element."""
-        jitter = torch.randn(self.raw.shape, dtype=torch.float64, device=self.raw.device, generator=generator)
-        tilt = torch.rand(self.raw.shape, dtype=torch.float64, device=self.raw.device, generator=generator).sub_(0.5)
+        count = self.raw.shape[0] if self.same is None or not len(self.same) else int(self.same.max()) + 1
+        jitter = torch.randn(count, dtype=torch.float64, device=self.raw.device, generator=generator)
+        tilt = torch.rand(count, dtype=torch.float64, device=self.raw.device, generator=generator).sub_(0.5)
+        if self.same is not None:  # an expert that a token has twice computes the same value twice
+            jitter, tilt = jitter[self.same], tilt[self.same]
         value = self._round(self.raw + jitter.clamp_(-REACH, REACH) * self.spread, self.scale, tilt.mul_(QUOTIENT))
         return value - self.hidden
 
@@ -108,11 +122,14 @@ def _answer(reference: Reference, recipe: Numerics, moves: _Moves, generator: to
                 value.index_add_(0, slot, column)
             else:
                 value.index_add_(0, slots.token[slot], column * slots.weight[slot][:, None])
-    return finish(value, slots, recipe, reference) if by_slot else round_to(value, reference.output.name)
+    return finish(value, slots, recipe, reference, generator) if by_slot else round_to(value, reference.output.name)
 
 
-def finish(output: Tensor, slots: Slots, numerics: Numerics, reference: Reference) -> Tensor:
-    """Expert outputs [S, H] to the rounded answer [T, H] by the declared expert-output, combine and output rounding."""
+def finish(output: Tensor, slots: Slots, numerics: Numerics, reference: Reference, generator: torch.Generator) -> Tensor:
+    """Expert outputs [S, H] to the rounded answer [T, H] by the declared expert-output, combine and output rounding.
+
+    A combine in low precision adds the experts of a token in a random order.
+    """
     form = reference.output.name
     if numerics.expert_output != "none":
         output, _ = fake_quantize(output, numerics.expert_output)
@@ -121,7 +138,8 @@ def finish(output: Tensor, slots: Slots, numerics: Numerics, reference: Referenc
         return round_to(slots.combine(weighted), form)
     narrow = form if numerics.combine == "output" else "bf16"
     total = torch.zeros_like(reference.y)
-    for rank in range(reference.problem.flat_ids.shape[1]):
+    top_k = reference.problem.flat_ids.shape[1]
+    for rank in torch.randperm(top_k, device=output.device, generator=generator).tolist():
         mine = slots.rank == rank
         total[slots.token[mine]] = round_to(total[slots.token[mine]] + weighted[mine], narrow)
     return round_to(total, form)

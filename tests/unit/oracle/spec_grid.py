@@ -53,7 +53,8 @@ def make_problem(rng: np.random.Generator, recipe: str, kind: str, geometry: tup
     def normal(*shape: int) -> Tensor:
         return torch.from_numpy(rng.standard_normal(shape))
 
-    x, gate, up = normal(tokens, hidden), normal(experts, inter, hidden) / hidden**0.5, normal(experts, inter, hidden) / hidden**0.5
+    x = normal(tokens, hidden)
+    gate, up = (normal(experts, inter, hidden) / hidden**0.5 for _ in range(2))
     down, logits = normal(experts, hidden, inter) / inter**0.5, normal(tokens, experts)
     if kind == "heavy":
         x = x.sign() * x.abs() ** 3
@@ -71,7 +72,8 @@ def make_problem(rng: np.random.Generator, recipe: str, kind: str, geometry: tup
     return Problem(case, Weights(*operands[1:]), batch, operands[0], ids, weights)
 
 
-def kernel(problem: Problem, numerics: Numerics, noise: float, rng: np.random.Generator) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+def kernel(problem: Problem, numerics: Numerics, noise: float,
+           rng: np.random.Generator) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
     """A healthy answer [T, H] bf16, its expert outputs [T, k, H] and each expert's rounded intermediate."""
     x = problem.flat_x.data.double()
     weights, ids = problem.weights, problem.flat_ids
