@@ -51,7 +51,7 @@ def read_journal(path: Path) -> list[Event]:
     for number, line in enumerate(lines, start=1):
         try:
             events.append(parse(line.decode("utf-8")))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunDirectoryError(f"{path}: line {number} is damaged ({str(error)[:80]})") from None
     last_start = {event.scenario: index for index, event in enumerate(events) if isinstance(event, ScenarioStarted)}
     return [event for index, event in enumerate(events) if index >= last_start.get(getattr(event, "scenario", -1), -1)]

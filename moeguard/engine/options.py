@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from moeguard.backends import registry
-from moeguard.core.errors import MoeguardError, UnknownNameError
+from moeguard.core.case import Case
+from moeguard.core.errors import CaseError, MoeguardError, UnknownNameError
 from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
-from moeguard.fuzz.profiles import profile
+from moeguard.fuzz.profiles import cost, profile
 
 DEVICES = ("cpu", "cuda")
 
@@ -65,6 +67,23 @@ class Options:
         for option, value, low in limits:
             if value is not None and value <= low:
                 raise MoeguardError(f"{option}: {value:g}; allowed: {'0 or more' if low < 0 else 'more than 0'}")
+        for case in self.cases:
+            _check_memory(Case.model_validate(case), self.device)
+
+
+def _check_memory(case: Case, device: str) -> None:
+    """Refuse a given case whose tensors, at eight bytes an element, cannot fit into the whole memory of the device."""
+    if device == "cuda":
+        import torch
+
+        there = int(torch.cuda.get_device_properties(0).total_memory)
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = cost(case)
+    least = 8 * (needed.weights + needed.activations)
+    if least > there:
+        raise CaseError(f"shape: needs at least {least / 2**30:,.0f} GiB; allowed: {there / 2**30:,.0f} GiB, "
+                        f"the memory of {device}")
 
 
 def check_device(device: str) -> None:

@@ -54,7 +54,7 @@ class RunDirectory:
             manifest = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError):
             raise RunDirectoryError(f"{path}: not a run directory (no readable manifest.json)") from None
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise RunDirectoryError(f"{file}: not valid JSON ({error})") from None
         if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
             found = manifest.get("schema") if isinstance(manifest, dict) else None

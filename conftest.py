@@ -1,0 +1,152 @@
+"""Shared by all tests: markers, the command line in this process, and campaigns that many tests look at."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ROOT = Path(__file__).parent
+#: Session-scoped campaigns; tests that use one run in one process of a parallel run.
+CAMPAIGNS = {"clean_run", "broken_run", "stopped_run"}
+#: Options of the shared campaigns.
+SMOKE = ("--recipe", "bf16", "--profile", "smoke", "--device", "cpu")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Known to pytest-xdist; registered here for runs without it."""
+    config.addinivalue_line("markers", "xdist_group(name): tests that share a process")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep users of the shared campaigns together; skip GPU tests without a GPU."""
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in gpu:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    for item in items:
+        if CAMPAIGNS & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("campaigns"))
+
+
+class Called(NamedTuple):
+    """What a command did: exit code, stdout, stderr."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The one JSON object on stdout."""
+        assert self.out.count("\n") == 1, self.out
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+
+def call(*arguments: object) -> Called:
+    """``moeguard`` with these arguments, in this process."""
+    from moeguard.cli.main import main
+
+    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["moeguard", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        sys.argv = argv
+    code = ended.value.code
+    assert isinstance(code, int)
+    return Called(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def cli() -> Callable[..., Called]:
+    """``moeguard`` with the given arguments, in this process."""
+    return call
+
+
+@pytest.fixture
+def clean_registry() -> Iterator[None]:
+    """Forget backends and plug-in files that a test registers."""
+    from moeguard.backends import registry
+
+    state = dict(registry._registered), dict(registry._plugins)
+    yield
+    for live, kept in zip((registry._registered, registry._plugins), state, strict=True):
+        live.clear()
+        live.update(kept)  # type: ignore[arg-type]
+
+
+def readme_plugin() -> str:
+    """The plug-in that README.md shows."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    return next(block for block in blocks if "mg.register(" in block)
+
+
+@pytest.fixture(scope="session")
+def healthy_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The README's plug-in, backend ``loop``."""
+    path = tmp_path_factory.mktemp("healthy") / "loop.py"
+    path.write_text(readme_plugin(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def broken_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The README's plug-in as backend ``holey``: the last column is not written when T is odd."""
+    source = readme_plugin().replace('name = "loop"', 'name = "holey"').replace(
+        "out.copy_(total)", "end = out.shape[1] - out.shape[0] % 2\n        out[:, :end] = total[:, :end].to(out.dtype)")
+    assert "holey" in source and "% 2" in source
+    path = tmp_path_factory.mktemp("broken") / "holey.py"
+    path.write_text(source, encoding="utf-8")
+    return path
+
+
+class Run(NamedTuple):
+    """A finished campaign."""
+
+    called: Called
+    path: Path
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What ``--json`` printed."""
+        return self.called.data
+
+
+@pytest.fixture(scope="session")
+def clean_run(healthy_plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A complete campaign on a healthy backend."""
+    path = tmp_path_factory.mktemp("clean") / "run"
+    return Run(call("run", "--plugin", healthy_plugin, *SMOKE, "--max-cases", 30, "--json", "--out", path), path)
+
+
+@pytest.fixture(scope="session")
+def broken_run(broken_plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A complete campaign on a backend with a defect."""
+    path = tmp_path_factory.mktemp("broken") / "run"
+    return Run(call("run", "--plugin", broken_plugin, *SMOKE, "--max-cases", 30, "--json", "--out", path), path)
+
+
+@pytest.fixture
+def broken_copy(broken_run: Run, tmp_path: Path) -> Path:
+    """A copy of the broken campaign's directory, to be damaged."""
+    return Path(shutil.copytree(broken_run.path, tmp_path / "copy"))

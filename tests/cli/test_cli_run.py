@@ -1,0 +1,156 @@
+"""``moeguard run``: result, files, exit codes, and how it is interrupted and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from conftest import ROOT, SMOKE, Called, Run, call
+
+Cli = Callable[..., Called]
+
+FILES = ["cases", "executions.parquet", "findings.jsonl", "journal.jsonl", "junit.xml", "manifest.json", "report.html",
+         "summary.md", "workers.log"]
+FINDING = {"kind", "fingerprint", "backend", "recipe", "tactic", "case", "sentence", "replay", "reproduced", "known"}
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "journal.jsonl").read_text().splitlines()]
+
+
+def test_a_clean_run_exits_0_with_one_object_on_stdout(clean_run: Run) -> None:
+    assert (clean_run.called.code, clean_run.called.err) == (0, "")
+    data = clean_run.data
+    assert list(data) == ["verdict", "run_dir", "executions", "cases", "seconds", "findings", "cells", "not_verified"]
+    assert (data["verdict"], data["findings"], data["cases"], data["run_dir"]) == ("clean", [], 30, str(clean_run.path))
+    assert data["executions"] > 30
+    assert data["seconds"] > 0
+    (cell,) = data["cells"]
+    assert (cell["backend"], cell["recipe"], cell["executions"]) == ("loop", "bf16", data["executions"])
+    assert all(note["reason"] for note in data["not_verified"])
+
+
+def test_a_run_with_findings_exits_1_and_says_how_to_replay(broken_run: Run) -> None:
+    assert (broken_run.called.code, broken_run.called.err) == (1, "")
+    assert broken_run.data["verdict"] == "findings"
+    for finding in broken_run.data["findings"]:
+        assert set(finding) == FINDING
+        assert finding["replay"].startswith(f"moeguard replay {broken_run.path}/cases/")
+        assert finding["sentence"]
+
+
+def test_the_run_directory_is_complete(clean_run: Run, broken_run: Run) -> None:
+    for run in (clean_run, broken_run):
+        assert [name for name in FILES if (run.path / name).exists()] == [
+            name for name in FILES if name != "cases" or run.data["findings"]]
+        assert not [path.name for path in run.path.iterdir() if path.name not in FILES]
+        assert len(pandas.read_parquet(run.path / "executions.parquet")) == run.data["executions"]
+        manifest = json.loads((run.path / "manifest.json").read_text())
+        assert manifest["options"]["max_cases"] == 30
+        assert manifest["environment"]["arch"] == "cpu"
+
+
+def test_every_case_is_journaled_before_it_is_launched(broken_run: Run) -> None:
+    started = set()
+    for event in events(broken_run.path):
+        if event["event"] == "scenario_started":
+            started.add(event["scenario"])
+        elif event["event"] in ("executed", "scenario_finished"):
+            assert event["scenario"] in started
+    assert events(broken_run.path)[-1]["event"] == "run_finished"
+
+
+def test_resume_of_a_complete_run_prints_the_result_again(broken_copy: Path, broken_run: Run, cli: Cli) -> None:
+    journal = (broken_copy / "journal.jsonl").read_bytes()
+    again = cli("run", "--resume", broken_copy, "--json")
+    assert again.code == 1
+    assert json.dumps(again.data) == json.dumps(broken_run.data).replace(str(broken_run.path), str(broken_copy))
+    assert (broken_copy / "journal.jsonl").read_bytes() == journal
+
+
+def test_a_killed_run_is_resumed_to_the_same_result(clean_run: Run, tmp_path: Path, cli: Cli) -> None:
+    copy = Path(shutil.copytree(clean_run.path, tmp_path / "copy"))
+    lines = (copy / "journal.jsonl").read_text().splitlines(keepends=True)
+    (copy / "journal.jsonl").write_text("".join(lines[: len(lines) // 2]) + lines[len(lines) // 2][:20])
+    resumed = cli("run", "--resume", copy, "--json")
+    assert resumed.code == 0
+    assert without_times(resumed.data) == without_times(clean_run.data)
+
+
+def without_times(data: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(data | {"run_dir": "", "seconds": 0}),
+                      object_hook=lambda value: {name: item for name, item in value.items() if "seconds" not in name})
+
+
+def test_nothing_executed_is_inconclusive(healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
+    done = cli("run", "--plugin", healthy_plugin, "--recipe", "fp16", "--profile", "smoke", "--max-cases", 3, "--device", "cpu",
+               "--json", "--out", tmp_path / "run")
+    assert done.code == 3
+    assert (done.data["verdict"], done.data["executions"]) == ("inconclusive", 0)
+    assert done.data["not_verified"][0]["reason"] == "plain bf16 swiglu only"
+
+
+def test_people_get_a_table_and_the_place_of_the_report(broken_copy: Path, cli: Cli) -> None:
+    done = cli("run", "--resume", broken_copy)
+    assert done.code == 1
+    assert "unwritten_output" in done.out
+    assert f"report: {broken_copy}/report.html" in done.out
+    assert done.err == ""
+
+
+def test_ctrl_c_leaves_a_complete_directory_that_resumes(healthy_plugin: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    arguments = ["run", "--plugin", str(healthy_plugin), *SMOKE, "--max-cases", "300", "--json", "--out", str(path)]
+    process = subprocess.Popen([sys.executable, "-m", "moeguard", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if path.joinpath("journal.jsonl").exists() and path.joinpath("journal.jsonl").read_text().count("scenario_finished") > 5:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    stopped = json.loads(out)
+    assert 5 < stopped["cases"] < 300
+    assert [name for name in FILES if not (path / name).exists()] == ["cases"]
+    resumed = call("run", "--resume", path, "--json")
+    assert resumed.code == 0
+    assert resumed.data["cases"] == 300
+    assert resumed.data["executions"] > stopped["executions"]
+
+
+def test_the_budget_ends_a_run(healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
+    done = cli("run", "--plugin", healthy_plugin, *SMOKE, "--budget", "1s", "--json", "--out", tmp_path / "run")
+    assert done.code == 0
+    assert 1 <= done.data["seconds"] < 20
+
+
+def test_results_do_not_depend_on_workers(clean_run: Run, healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
+    done = cli("run", "--plugin", healthy_plugin, *SMOKE, "--max-cases", 30, "--workers", 2, "--json", "--out", tmp_path / "run")
+    assert done.code == 0
+    assert without_times(done.data) == without_times(clean_run.data)
+
+
+@pytest.mark.parametrize("option", ["--help", "run --help", "replay --help", "selftest --help", "report --help"])
+def test_help(option: str, cli: Cli) -> None:
+    done = cli(*option.split())
+    assert done.code == 0
+    assert "Usage" in done.out
+
+
+def test_version(cli: Cli) -> None:
+    import moeguard
+
+    assert cli("--version") == (0, f"moeguard {moeguard.__version__}\n", "")

@@ -1,0 +1,138 @@
+"""The pool: whatever a backend does to its process, its job ends with an event and the next one runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moeguard.core.case import Case
+from moeguard.core.errors import HarnessError
+from moeguard.core.events import Event, Executed, Found, ScenarioFinished
+from moeguard.core.finding import Finding
+from moeguard.engine.pool import Pool
+from moeguard.engine.worker import Job, Settings
+
+#: A healthy backend and others that misbehave in one way each.
+PLUGIN = '''
+import os, sys, time
+import moeguard as mg
+from moeguard.backends.torch_reference import TorchReference
+
+print("printed by the plug-in")
+
+def backend(label, misbehave, where="run"):
+    class Bad(TorchReference):
+        name = label
+        def prepare(self, weights, case):
+            if where == "prepare":
+                misbehave()
+            return super().prepare(weights, case)
+        def run(self, *arguments, **options):
+            if where == "run":
+                misbehave()
+            return super().run(*arguments, **options)
+        def supports(self, case):
+            return mg.Support.no("never") if where == "supports" else super().supports(case)
+    mg.register(Bad())
+
+backend("healthy", lambda: None)
+backend("raises", lambda: 1 / 0)
+backend("raises_in_prepare", lambda: 1 / 0, "prepare")
+backend("aborts", os.abort)
+backend("leaves", lambda: os._exit(3))
+backend("exits", lambda: sys.exit("no GPU"))
+backend("hangs", lambda: time.sleep(600))
+backend("hangs_in_prepare", lambda: time.sleep(600), "prepare")
+backend("unable", None, "supports")
+'''
+CASE = Case.model_validate({"shape": dict(num_tokens=3, hidden_size=16, intermediate_size=16, num_experts=4, top_k=2)})
+ONLY = frozenset({"memory"})
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    path = tmp_path_factory.mktemp("pool") / "plugin.py"
+    path.write_text(PLUGIN)
+    return Settings("cpu", (str(path),), log=str(path.with_name("workers.log")))
+
+
+@pytest.fixture(scope="module")
+def pool(settings: Settings) -> Iterator[Pool]:
+    with Pool(settings, 1, timeout=1.0) as pool:
+        yield pool
+
+
+def run(pool: Pool, backend: str) -> tuple[list[Event], ScenarioFinished, list[Finding]]:
+    events = pool.run_one(Job(7, backend, CASE, ONLY))
+    *before, last = events
+    assert isinstance(last, ScenarioFinished) and last.scenario == 7
+    assert not any(isinstance(event, ScenarioFinished) for event in before)
+    return events, last, [Finding.model_validate(event.finding) for event in events if isinstance(event, Found)]
+
+
+def healthy(pool: Pool) -> None:
+    events, last, findings = run(pool, "healthy")
+    assert (last.status, findings) == ("clean", [])
+    assert last.executions == sum(isinstance(event, Executed) for event in events) == 2
+
+
+def test_a_healthy_backend(pool: Pool) -> None:
+    healthy(pool)
+
+
+@pytest.mark.parametrize(("backend", "sentence"), [
+    ("raises", "run raised ZeroDivisionError: division by zero"),
+    ("raises_in_prepare", "prepare raised ZeroDivisionError: division by zero"),
+    ("exits", "run raised SystemExit: no GPU"),
+])
+def test_exceptions_are_crashes_of_the_backend(backend: str, sentence: str, pool: Pool) -> None:
+    _, last, (finding,) = run(pool, backend)
+    assert (last.status, finding.kind, finding.sentence) == ("findings", "crash", sentence)
+    assert (finding.backend, finding.case) == (backend, CASE)
+
+
+@pytest.mark.parametrize(("backend", "kind", "sentence"), [
+    ("aborts", "crash", "run (base) killed the process (SIGABRT)"),
+    ("leaves", "crash", "run (base) killed the process (exit code 3)"),
+    ("hangs", "hang", "run (base) did not return within 1 s"),
+    ("hangs_in_prepare", "hang", "prepare did not return within 1 s"),
+])
+def test_the_end_of_a_worker_is_a_finding_and_the_next_job_runs(backend: str, kind: str, sentence: str, pool: Pool) -> None:
+    _, last, (finding,) = run(pool, backend)
+    assert (last.status, finding.kind, finding.sentence) == (kind, kind, sentence)
+    assert (finding.backend, finding.case, finding.check) == (backend, CASE, "values")
+    healthy(pool)
+
+
+def test_a_case_that_is_not_supported_is_never_launched(pool: Pool) -> None:
+    events, last, findings = run(pool, "unable")
+    assert (last.status, last.executions, findings) == ("refused", 0, [])
+    assert not any(isinstance(event, Executed) for event in events)
+
+
+def test_what_backends_print_goes_to_the_log(pool: Pool, settings: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    healthy(pool)
+    assert settings.log is not None
+    assert "printed by the plug-in" in Path(settings.log).read_text()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_two_workers_finish_all_jobs_and_a_hang_holds_up_one_of_them(settings: Settings) -> None:
+    backends = ["healthy", "hangs", "healthy", "healthy", "leaves", "healthy", "unable"]
+    jobs = [Job(number, backend, CASE, ONLY) for number, backend in enumerate(backends)]
+    with Pool(settings, 2, timeout=1.0) as pool:
+        status = {job.scenario: event.status for job, event in pool.run(jobs) if isinstance(event, ScenarioFinished)}
+        processes = [worker.process for worker in pool._workers]
+    assert [status[number] for number in range(len(jobs))] == ["clean", "hang", "clean", "clean", "crash", "clean", "refused"]
+    deadline = time.monotonic() + 10
+    while any(process.is_alive() for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_a_worker_that_does_not_start_is_the_guards_own_error(tmp_path: Path) -> None:
+    with Pool(Settings("cpu", (str(tmp_path / "missing.py"),))) as pool, pytest.raises(HarnessError):
+        pool.wait_ready()
