@@ -13,7 +13,7 @@ from torch.nn import functional
 from moeguard.backends.protocol import Backend, Support, Traits
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
-from moeguard.tensors.operand import Batch, Weights
+from moeguard.tensors.operand import Batch, Operand, Weights
 
 RECIPES = ("bf16", "fp16", "fp8_per_tensor", "fp8_block")
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -173,8 +173,8 @@ class Pipeline(Backend):
 
     def bias(self, call: Call, which: str, expert: int) -> Tensor | None:
         """Float32 [N], or None."""
-        value: Tensor | None = getattr(call.prepared.source, f"{which}_bias")
-        return None if value is None else value[expert]
+        value: Operand | None = getattr(call.prepared.source, f"{which}_bias")
+        return None if value is None else value.data[expert]
 
     def project(self, call: Call, which: str, expert: int, rows: Tensor) -> Tensor:
         """rows [n, D] times the expert's matrix [N, D], plus bias: [n, N]."""

@@ -17,6 +17,8 @@ from moeguard.tensors.operand import Operand
 ROW_PADDING = 8
 #: Value range that the static scale of an FP8 ``x`` covers, by input kind.
 _RANGE = {"heavy_tail": 128.0, "outlier": 1024.0, "spread": 448.0, "exact": E4M3_MAX}
+#: Integer view and bits of NaN in each storage format.
+_NAN = {torch.bfloat16: (torch.int16, 0x7FC0), torch.float16: (torch.int16, 0x7E00), torch.float8_e4m3fn: (torch.uint8, 0x7F)}
 
 
 def make_inputs(case: Case, device: torch.device | str = "cpu") -> Operand:
@@ -37,8 +39,10 @@ def lay_out(data: Tensor, kind: str) -> Tensor:
     if kind == "contiguous":
         return data
     rows, columns = data.shape
-    filler = torch.full((rows, columns + ROW_PADDING), torch.nan if kind == "nan_padding" else 1.0, dtype=torch.float32,
-                        device=data.device).to(data.dtype)
+    filler = torch.ones(rows, columns + ROW_PADDING, device=data.device).to(data.dtype)
+    if kind == "nan_padding":  # by its bits: casts of NaN differ between devices
+        words, pattern = _NAN[data.dtype]
+        filler.view(words).fill_(pattern)
     filler[:, :columns] = data
     return filler[:, :columns]
 
