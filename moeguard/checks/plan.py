@@ -5,11 +5,11 @@ from __future__ import annotations
 from moeguard.checks.contract import contract
 from moeguard.checks.declared import declared
 from moeguard.checks.metamorphic import metamorphic
-from moeguard.checks.repeat import repeat
+from moeguard.checks.repeat import memory, repeat
 from moeguard.checks.sequence import sequence
 from moeguard.checks.session import ScenarioAborted, Session
 from moeguard.checks.tactics import force_named, tactics, tuned
-from moeguard.checks.values import memory, values, weight_digests, weights_intact
+from moeguard.checks.values import values, weight_digests, weights_intact
 from moeguard.core.errors import MoeguardError
 
 #: Check groups by name; the order is the order of execution.

@@ -42,7 +42,7 @@ class ScenarioAborted(Exception):
 class Execution:
     """One ``Backend.run``. answer: a copy of ``out``. refused: the exception when the backend raised one.
 
-    wrote: whether anything of the buffer changed.
+    wrote: whether anything of the buffer changed. whole: no memory finding was made, so that the bits mean something.
     """
 
     answer: Tensor
@@ -51,6 +51,7 @@ class Execution:
     ok: bool
     refused: BaseException | None = None
     wrote: bool = True
+    whole: bool = True
 
     def same_bits(self, other: Execution) -> bool:
         """Whether both answers are bitwise equal."""
@@ -160,7 +161,8 @@ class Session:
         self._emit(Executed(scenario=self.scenario, number=self.executions, check=check, role=role,
                             tactic=None if tactic is None else str(tactic), outcome=outcome, seconds=seconds,
                             numbers=judgement.numbers))
-        return Execution(answer, judgement, number, ok, refused, refused is None or not buffer.untouched())
+        return Execution(answer, judgement, number, ok, refused, refused is None or not buffer.untouched(),
+                         not broken)
 
     def report(self, kind: Kind, check: str, tactic: Hashable | None, sentence: str, numbers: dict[str, Any]) -> None:
         """A finding; the first of its kind and tactic in this scenario counts."""

@@ -35,6 +35,8 @@ def tuned(session: Session) -> None:
         session.note("autotuning", "tuning kept the default, so it proves nothing about other tactics")
         return
     force(session, choice, "tuned", "autotune_mismatch")
+    if session.first is not None and session.first.ok:
+        session.execute("tuned", "default after tuning", wrong="autotune_mismatch")
 
 
 def force_named(session: Session, name: str) -> None:

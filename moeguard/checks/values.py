@@ -1,4 +1,4 @@
-"""``values``: the default tactic against the oracle. ``memory``: the same call on another poison pattern; weights intact."""
+"""``values``: the default tactic against the oracle; and the weights, which must be intact after a scenario."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ from moeguard.memory.digest import digest
 def values(session: Session) -> None:
     """One execution of the default tactic; its answer is the scenario's baseline."""
     session.first = session.execute("values", "base")
-
-
-def memory(session: Session) -> None:
-    """A second execution on the other family of poison, so that no legitimate value is mistaken for poison."""
-    session.execute("memory", "other poison")
 
 
 def weight_digests(session: Session) -> dict[str, int]:
