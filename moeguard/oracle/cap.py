@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from moeguard.oracle.activation import sensitivity
-from moeguard.oracle.noise import PROMOTION, tie_shift
+from moeguard.oracle.noise import PROMOTION, input_ties, tie_shift
 from moeguard.oracle.reference import Reference, quantum, roundoff
 from moeguard.oracle.slots import grouped_product
 
@@ -33,7 +33,8 @@ def cap(reference: Reference) -> Tensor | str:
     # products of stored operands may underflow float32; biases are added in float32
     gate_error = first * grouped_product(rows, weights.gate, slots, transform="abs") + 2.0**-126 * rows.sum(1)[:, None]
     gate_error += 2.0**-23 * reference.gate.abs()
-    ties = tie_shift(problem, numerics, slots, "gate", power=1)
+    undecided = input_ties(problem, numerics)
+    ties = tie_shift(problem, slots, undecided, "gate", power=1)
     gate_error = gate_error if ties is None else gate_error + ties
     by_gate, by_up = sensitivity(problem.case.activation, reference.gate, reference.up)
     if problem.case.activation.kind == "relu2":
@@ -43,7 +44,7 @@ def cap(reference: Reference) -> Tensor | str:
         assert reference.up is not None
         up_error = first * grouped_product(rows, weights.up, slots, transform="abs") + 2.0**-126 * rows.sum(1)[:, None]
         up_error += 2.0**-23 * reference.up.abs()
-        ties = tie_shift(problem, numerics, slots, "up", power=1)
+        ties = tie_shift(problem, slots, undecided, "up", power=1)
         up_error = up_error if ties is None else up_error + ties
         error = error + (by_up + 1.13 * gate_error) * up_error
     error = error + FAST_MATH_ROUNDOFFS * 2.0**-24 * reference.hidden.abs()

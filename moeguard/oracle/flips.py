@@ -20,6 +20,7 @@ from torch import Tensor
 from moeguard.oracle.noise import QUOTIENT
 from moeguard.oracle.reference import Reference, quantum, roundoff
 from moeguard.oracle.twins import FAST_MATH, REACH, round_intermediate
+from moeguard.oracle.unpacked import unpacked
 from moeguard.tensors.operand import Operand
 
 #: Factor on the noise, whose estimate may be low for a real kernel.
@@ -81,6 +82,10 @@ def _flips(reference: Reference, mine: Tensor, scale: Tensor | None) -> tuple[Te
 
 
 def _matrix(weight: Operand, expert: int) -> Tensor:
+    kept = unpacked(weight)
+    if kept is not None:
+        return kept.value[expert].clone()
     scale = weight.scale
-    kept = scale if scale is None or scale.shape[0] == 1 else scale[expert:expert + 1]
-    return Operand(weight.data[expert:expert + 1], kept, weight.global_scale, weight.format).dequantize(torch.float64)[0]
+    if scale is not None and scale.shape[0] > 1:
+        scale = scale[expert:expert + 1]
+    return Operand(weight.data[expert:expert + 1], scale, weight.global_scale, weight.format).dequantize(torch.float64)[0]

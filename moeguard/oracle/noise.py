@@ -14,7 +14,7 @@ from torch import Tensor
 
 from moeguard.core.numerics import Numerics
 from moeguard.oracle.activation import sensitivity
-from moeguard.oracle.slots import Slots, operand_columns
+from moeguard.oracle.slots import Slots, operand_columns, row_norms
 from moeguard.quant.blocks import expand_rows, row_scales
 from moeguard.quant.formats import round_to
 from moeguard.tensors.problem import Problem
@@ -43,11 +43,12 @@ def preactivation_noise(problem: Problem, numerics: Numerics, slots: Slots, x: T
         total = (by_gate * gate * relative).square_()
         return (total if up is None else total + (by_up * up * relative).square_()).sqrt_(), None
     total = (by_gate * accumulator_noise(problem, numerics, slots, x, "gate")).square_()
-    ties = tie_shift(problem, numerics, slots, "gate", power=2)
+    undecided = input_ties(problem, numerics)
+    ties = tie_shift(problem, slots, undecided, "gate", power=2)
     edge = None if ties is None else by_gate.square() * ties * _OTHER_CODE
     if up is not None:
         total += (by_up * accumulator_noise(problem, numerics, slots, x, "up")).square_()
-        ties = tie_shift(problem, numerics, slots, "up", power=2)
+        ties = tie_shift(problem, slots, undecided, "up", power=2)
         edge = edge if ties is None or edge is None else edge + by_up.square() * ties * _OTHER_CODE
     return (total if edge is None else total + edge).sqrt_(), None if edge is None else edge.sqrt_()
 
@@ -63,19 +64,17 @@ def accumulator_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Ten
     operand = problem.weights.gate if which == "gate" else problem.weights.up
     assert operand is not None
     width = operand.data.shape[2]
-    norm = torch.zeros(operand.data.shape[:2], dtype=torch.float64, device=x.device)
-    used = torch.unique(slots.expert)
-    scale = operand.scale
-    part = type(operand)(operand.data[used], scale[used] if scale is not None and scale.shape[0] > 1 else scale,
-                         operand.global_scale, operand.format)
-    norm[used] = part.dequantize(torch.float64).square().sum(2).sqrt_()
+    norm = row_norms(operand, slots)
     token = x.square().sum(1).sqrt_()[slots.token]
     relative = numerics.u_acc * (HOPPER_STEP / math.sqrt(width) if numerics.accumulate == "fp8_hopper" else 0.5)
     flush = 2.0**-126 * x.abs().sum(1)[slots.token]
     return norm[slots.expert] * (token * relative)[:, None] + flush[:, None]
 
 
-def input_ties(problem: Problem, numerics: Numerics) -> tuple[Tensor, Tensor, Tensor]:
+Ties = tuple[Tensor, Tensor, Tensor]
+
+
+def input_ties(problem: Problem, numerics: Numerics) -> Ties:
     """Undecided input codes: token [N], column [N], and the size of the step between the two codes, float64 [N]."""
     empty = torch.zeros(0, dtype=torch.int64, device=problem.device)
     if numerics.input.split("+")[-1] != "e4m3_1x128":
@@ -88,9 +87,9 @@ def input_ties(problem: Problem, numerics: Numerics) -> tuple[Tensor, Tensor, Te
     return token, column, ((high - low).abs() * scale)[token, column]
 
 
-def tie_shift(problem: Problem, numerics: Numerics, slots: Slots, which: str, power: int) -> Tensor | None:
+def tie_shift(problem: Problem, slots: Slots, ties: Ties, which: str, power: int) -> Tensor | None:
     """Sum over a slot's undecided inputs of \\|step * weight\\|**power, float64 [S, I]; None when all codes are decided."""
-    token, column, step = input_ties(problem, numerics)
+    token, column, step = ties
     if not token.numel() or not slots.count:
         return None
     operand = problem.weights.gate if which == "gate" else problem.weights.up

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from moeguard.oracle.unpacked import unpacked
 from moeguard.tensors.operand import Operand
 
 #: Bytes of dequantised weights that one batched product may hold.
@@ -94,35 +95,54 @@ def _height(counts: Tensor) -> int:
 
 def grouped_product(rows: Tensor, weight: Operand, slots: Slots, *, transform: str = "value",
                     bias: Operand | None = None) -> Tensor:
-    """rows [S, D] times each slot's expert matrix [N, D] transposed: float64 [S, N].
+    """rows [S, D] or [n, S, D] times each slot's expert matrix [N, D] transposed: float64 [S, N] or [n, S, N].
 
     transform: ``value``, ``square`` or ``abs`` of the dequantised weights. bias: operand [E_local, N] or None.
     """
-    width = weight.data.shape[1]
-    packed = rows.new_zeros(slots.block_expert.shape[0] * slots.height, rows.shape[1])
-    packed[slots.place] = rows
-    packed = packed.view(-1, slots.height, rows.shape[1])
-    result = rows.new_empty(packed.shape[0], slots.height, width)
+    width, depth = weight.data.shape[1], rows.shape[-1]
+    copies, blocks = (rows.shape[0] if rows.dim() == 3 else 1), slots.block_expert.shape[0]
+    packed = rows.new_zeros(copies, blocks * slots.height, depth)
+    packed[:, slots.place] = rows
+    packed = packed.view(copies, blocks, slots.height, depth).transpose(0, 1).reshape(blocks, copies * slots.height, depth)
+    result = rows.new_empty(blocks, copies * slots.height, width)
     for chunk, matrix in _matrices(weight, slots, rows.dtype):
         if transform == "square":
             matrix = matrix.square()
         elif transform == "abs":
             matrix = matrix.abs()
         torch.bmm(packed[chunk], matrix.transpose(1, 2), out=result[chunk])
-    out = result.view(-1, width)[slots.place]
+    unpacked_rows = result.view(blocks, copies, slots.height, width).transpose(0, 1).reshape(copies, -1, width)
+    out = unpacked_rows[:, slots.place].view(*rows.shape[:-1], width)
     return out if bias is None else out + bias.dequantize(out.dtype)[slots.expert]
 
 
 def column_energy(weight: Operand, slots: Slots) -> Tensor:
-    """Sum over rows of the squared down weights, float64 [E_local, I]; zero for experts without slots."""
+    """Sum over rows of the squared down weights, float64 [E_local, I]; undefined for experts without slots."""
+    kept = unpacked(weight)
+    if kept is not None:
+        return kept.column_energy
     energy = torch.zeros(weight.data.shape[0], weight.data.shape[2], dtype=torch.float64, device=weight.data.device)
     for chunk, matrix in _matrices(weight, slots, torch.float64):
         energy[slots.block_expert[chunk]] = matrix.square().sum(1)
     return energy
 
 
+def row_norms(weight: Operand, slots: Slots) -> Tensor:
+    """Norm of each weight row, float64 [E_local, N]; undefined for experts without slots."""
+    kept = unpacked(weight)
+    if kept is not None:
+        return kept.row_norm
+    norm = torch.zeros(weight.data.shape[:2], dtype=torch.float64, device=weight.data.device)
+    for chunk, matrix in _matrices(weight, slots, torch.float64):
+        norm[slots.block_expert[chunk]] = torch.linalg.vector_norm(matrix, dim=2)
+    return norm
+
+
 def operand_columns(weight: Operand, expert: Tensor, unit: Tensor) -> Tensor:
     """Columns ``unit`` [n] of the dequantised matrices of ``expert`` [n], float64 [n, N]."""
+    kept = unpacked(weight)
+    if kept is not None:
+        return kept.value[expert, :, unit]
     value = weight.data[expert, :, unit].double()
     if weight.scale is None:
         return value
@@ -134,11 +154,16 @@ def operand_columns(weight: Operand, expert: Tensor, unit: Tensor) -> Tensor:
 
 def _matrices(weight: Operand, slots: Slots, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
     """Dequantised expert matrices of successive blocks, at most CHUNK_BYTES at a time."""
+    kept = unpacked(weight) if dtype == torch.float64 else None
     each = weight.data.shape[1] * weight.data.shape[2] * dtype.itemsize
     step = max(1, CHUNK_BYTES[weight.data.device.type] // max(each, 1))
     for start in range(0, int(slots.block_expert.shape[0]), step):
         chunk = slice(start, start + step)
         experts = slots.block_expert[chunk]
+        if kept is not None:
+            everyone = len(experts) == len(kept.value) == int((experts == torch.arange(len(experts), device=experts.device)).sum())
+            yield chunk, kept.value if everyone else kept.value[experts]
+            continue
         scale = weight.scale
         part = Operand(weight.data[experts], scale[experts] if scale is not None and scale.shape[0] > 1 else scale,
                        weight.global_scale, weight.format)

@@ -23,8 +23,9 @@ from moeguard.quant.formats import round_to
 FAST_MATH = 2.0**-22
 #: Noise is cut at this many standard deviations.
 REACH = 5.0
-#: Moved values that are multiplied at a time.
+#: Moved values that are multiplied at a time, and output elements of the twins that are made at a time.
 _CHUNK = 4096
+_BATCH = 1 << 19
 
 
 def twin_outputs(reference: Reference, count: int, seed: int = 0, numerics: Numerics | None = None,
@@ -46,8 +47,10 @@ def each_twin(reference: Reference, count: int, seed: int = 0, numerics: Numeric
     spread = reference.noise if noise is None else preactivation_noise(
         reference.problem, recipe, reference.slots, reference.x, reference.gate, reference.up, noise)[0]
     moves = _Moves(reference, recipe, torch.hypot(spread, FAST_MATH * reference.raw.abs()))
-    for _ in range(count):
-        yield _answer(reference, recipe, moves, generator)
+    rows = max(reference.slots.count, reference.y.shape[0])
+    batch = max(1, _BATCH // max(1, rows * max(reference.y.shape[1], reference.raw.shape[1])))
+    for start in range(0, count, batch):
+        yield from _answers(reference, recipe, moves, generator, min(batch, count - start))
 
 
 class _Moves:
@@ -76,14 +79,14 @@ class _Moves:
     def _round(self, value: Tensor, scale: Tensor | None, tilt: Tensor | float = 0.0) -> Tensor:
         return round_intermediate(self.rounding, value, scale, tilt)
 
-    def draw(self, generator: torch.Generator) -> Tensor:
-        """The difference to the oracle's rounded intermediate, one value per movable element."""
+    def draw(self, generator: torch.Generator, twins: int) -> Tensor:
+        """The difference to the oracle's rounded intermediate, one value per twin and movable element, [twins, n]."""
         count = self.raw.shape[0] if self.same is None or not len(self.same) else int(self.same.max()) + 1
-        jitter = torch.randn(count, dtype=torch.float64, device=self.raw.device, generator=generator)
-        tilt = torch.rand(count, dtype=torch.float64, device=self.raw.device, generator=generator).sub_(0.5)
+        jitter = torch.randn(twins, count, dtype=torch.float64, device=self.raw.device, generator=generator)
+        tilt = torch.rand(twins, count, dtype=torch.float64, device=self.raw.device, generator=generator).sub_(0.5)
         if self.same is not None:  # an expert that a token has twice computes the same value twice
-            jitter, tilt = jitter[self.same], tilt[self.same]
-        value = self._round(self.raw + jitter.clamp_(-REACH, REACH) * self.spread, self.scale, tilt.mul_(QUOTIENT))
+            jitter, tilt = jitter[:, self.same], tilt[:, self.same]
+        value = self._round(self.raw + jitter.clamp_(-REACH, REACH).mul_(self.spread), self.scale, tilt.mul_(QUOTIENT))
         return value - self.hidden
 
 
@@ -102,31 +105,38 @@ def round_intermediate(rounding: str, value: Tensor, scale: Tensor | None, tilt:
     return value
 
 
-def _answer(reference: Reference, recipe: Numerics, moves: _Moves, generator: torch.Generator) -> Tensor:
-    change = moves.draw(generator)
+def _answers(reference: Reference, recipe: Numerics, moves: _Moves, generator: torch.Generator, twins: int) -> Tensor:
+    """Answers of ``twins`` twins at once, [twins, T, H]."""
+    change = moves.draw(generator, twins)
     slots, down = reference.slots, reference.problem.weights.down
     by_slot = recipe.expert_output != "none" or recipe.combine != "fp32"
     base = reference.expert_output if by_slot else reference.y
-    if moves.has_fixed or change.numel() * 8 > reference.hidden.numel():
-        full = moves.fixed.clone()
-        full[moves.slot, moves.unit] = change
+    rows, columns = base.shape
+    value = base.expand(twins, rows, columns).clone()
+    if moves.has_fixed or change.shape[1] * 8 > reference.hidden.numel():
+        full = moves.fixed.expand(twins, *moves.fixed.shape).clone()
+        full[:, moves.slot, moves.unit] = change
         difference = grouped_product(full, down, slots)
-        value = base + (difference if by_slot else slots.combine(difference * slots.weight[:, None]))
+        if by_slot:
+            value += difference
+        else:
+            value.index_add_(1, slots.token, difference.mul_(slots.weight[:, None]))
     else:
-        value = base.clone()
-        hit = change.nonzero()[:, 0]
-        for part in hit.split(_CHUNK):
-            slot, unit = moves.slot[part], moves.unit[part]
-            column = operand_columns(down, slots.expert[slot], unit) * change[part][:, None]
+        twin, element = change.nonzero(as_tuple=True)
+        flat = value.view(twins * rows, columns)
+        for part in torch.arange(twin.shape[0], device=twin.device).split(_CHUNK):
+            hit, which = element[part], twin[part]
+            slot = moves.slot[hit]
+            column = operand_columns(down, slots.expert[slot], moves.unit[hit]) * change[which, hit][:, None]
             if by_slot:
-                value.index_add_(0, slot, column)
+                flat.index_add_(0, which * rows + slot, column)
             else:
-                value.index_add_(0, slots.token[slot], column * slots.weight[slot][:, None])
+                flat.index_add_(0, which * rows + slots.token[slot], column * slots.weight[slot][:, None])
     return finish(value, slots, recipe, reference, generator) if by_slot else round_to(value, reference.output.name)
 
 
 def finish(output: Tensor, slots: Slots, numerics: Numerics, reference: Reference, generator: torch.Generator) -> Tensor:
-    """Expert outputs [S, H] to the rounded answer [T, H] by the declared expert-output, combine and output rounding.
+    """Expert outputs [n, S, H] to rounded answers [n, T, H] by the declared expert-output, combine and output rounding.
 
     A combine in low precision adds the experts of a token in a random order.
     """
@@ -134,12 +144,13 @@ def finish(output: Tensor, slots: Slots, numerics: Numerics, reference: Referenc
     if numerics.expert_output != "none":
         output, _ = fake_quantize(output, numerics.expert_output)
     weighted = output * slots.weight[:, None]
+    total = output.new_zeros(output.shape[0], *reference.y.shape)
     if numerics.combine == "fp32":
-        return round_to(slots.combine(weighted), form)
+        return round_to(total.index_add_(1, slots.token, weighted), form)
     narrow = form if numerics.combine == "output" else "bf16"
-    total = torch.zeros_like(reference.y)
     top_k = reference.problem.flat_ids.shape[1]
     for rank in torch.randperm(top_k, device=output.device, generator=generator).tolist():
         mine = slots.rank == rank
-        total[slots.token[mine]] = round_to(total[slots.token[mine]] + weighted[mine], narrow)
+        token = slots.token[mine]
+        total[:, token] = round_to(total[:, token] + weighted[:, mine], narrow)
     return round_to(total, form)
