@@ -234,8 +234,8 @@ class Session:
         return True
 
     def _excused(self, check: str, tactic: Hashable | None, subject: Subject, answer: Tensor, judgement: Judgement) -> bool:
-        """Whether a soft exceedance is not confirmed by more twins and a second seed, or a finer recipe explains it."""
-        if not judgement.soft:
+        """Whether a finer recipe explains the answer, or more twins and a second seed do not confirm a soft exceedance."""
+        if judgement.passed or {"finite", "exact"} & set(judgement.failed):
             return False
         key = (str(tactic), judgement.failed)
         if key not in self._confirmed:
@@ -245,7 +245,7 @@ class Session:
     def _confirm(self, check: str, tactic: Hashable | None, subject: Subject, answer: Tensor, judgement: Judgement) -> bool:
         rules = ", ".join(judgement.failed)
         judge = subject.judge(self.numerics(subject.problem.case, tactic))
-        if not judge.confirms(answer, judgement):
+        if judgement.soft and not judge.confirms(answer, judgement):
             self.note(f"rule {rules}", "a first-look exceedance was not confirmed by more twins")
             return False
         finer = judge.explained_by_finer(answer)
@@ -253,6 +253,8 @@ class Session:
             self.note("numerics", f"keeps more bits than declared (intermediate {finer.intermediate}, expert_output "
                                   f"{finer.expert_output}, combine {finer.combine})")
             return False
+        if not judgement.soft:
+            return True
         other = Session(self.backend, self.case.with_(seed=self.case.seed + SECOND_SEED), self.resources,
                         scenario=self.scenario, emit=self._relay, entering=self.entering)
         other._confirmed[(str(tactic), judgement.failed)] = True

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
-from moeguard.quant.blocks import E4M3_MAX
-from moeguard.quant.formats import encode
+from moeguard.quant.blocks import E4M3_MAX, expand_rows, row_scales
+from moeguard.quant.formats import encode, round_to
 from moeguard.tensors import exact
 from moeguard.tensors.counter import NORMAL_BOUND, Stream
 from moeguard.tensors.operand import Operand
@@ -17,6 +17,8 @@ from moeguard.tensors.operand import Operand
 ROW_PADDING = 8
 #: Value range that the static scale of an FP8 ``x`` covers, by input kind.
 _RANGE = {"heavy_tail": 128.0, "outlier": 1024.0, "spread": 448.0, "exact": E4M3_MAX}
+#: Relative distance to an edge between two codes within which a value counts as undecided.
+_EDGE = 2.0**-16
 #: Integer view and bits of NaN in each storage format.
 _NAN = {torch.bfloat16: (torch.int16, 0x7FC0), torch.float16: (torch.int16, 0x7E00), torch.float8_e4m3fn: (torch.uint8, 0x7F)}
 
@@ -31,7 +33,22 @@ def make_inputs(case: Case, device: torch.device | str = "cpu") -> Operand:
         static = _RANGE.get(case.inputs.kind, NORMAL_BOUND) / E4M3_MAX
         scale = torch.tensor([static], dtype=torch.float32, device=value.device)
         value = value / scale
-    return Operand(lay_out(encode(value, recipe.x_format), case.layout.kind), scale=scale, format=recipe.x_format)
+    data = encode(value, recipe.x_format)
+    if recipe.numerics.input == "e4m3_1x128" and case.inputs.kind != "exact":
+        data = decided(data)
+    return Operand(lay_out(data, case.layout.kind), scale=scale, format=recipe.x_format)
+
+
+def decided(data: Tensor) -> Tensor:
+    """bf16 ``data`` [T, H] whose 1x128 e4m3 codes no kernel can round either way.
+
+    A value on the edge between two codes goes by the last bit of the scale, or by whether a kernel divides by it or
+    multiplies by its reciprocal; both are healthy. Such values are moved by one step of bf16.
+    """
+    value = data.double()
+    ratio = value / expand_rows(row_scales(value), data.shape[1])
+    undecided = round_to(ratio * (1 - _EDGE), "e4m3") != round_to(ratio * (1 + _EDGE), "e4m3")
+    return (data.view(torch.int16) ^ undecided.to(torch.int16)).view(torch.bfloat16)
 
 
 def lay_out(data: Tensor, kind: str) -> Tensor:

@@ -70,5 +70,5 @@ def _power(exponent: int, like: Tensor) -> Tensor:
 
 def _mantissas(stream: Stream, experts: range) -> dict[str, Tensor]:
     def draw(label: str) -> Tensor:
-        return stream.integers(f"scale-{label}", 1, 128, 512, rows=experts).to(torch.float32) / 256.0
+        return stream.integers(f"scale-{label}", 1, 1 << 15, 1 << 17, rows=experts).to(torch.float32) / 65536.0
     return {label: draw(label) for label in ("gate", "up", "down")}

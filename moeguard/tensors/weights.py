@@ -117,7 +117,7 @@ def _store(case: Case, stream: Stream, label: str, words: Tensor, deviation: flo
         return Operand(codes, scale=(factor.view(experts) * base), format="e4m3")
     rows, columns = -(-words.shape[1] // BLOCK), -(-words.shape[2] // BLOCK)
     ids = range(case.first_expert, case.first_expert + experts)
-    jitter = stream.integers(f"{label}-blocks", rows * columns, 128, 512, rows=ids).to(torch.float32) / 256.0
+    jitter = stream.integers(f"{label}-blocks", rows * columns, 1 << 15, 1 << 17, rows=ids).to(torch.float32) / 65536.0
     scale = jitter.view(experts, rows, columns) * (factor.view(experts, 1, 1) * base)
     return Operand(codes, scale=scale, format="e4m3")
 
