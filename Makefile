@@ -24,7 +24,7 @@ run: $(STAMP)
 	@$(BIN)/moeguard run --profile smoke --budget $(BUDGET) --workers $(WORKERS)
 
 test: lint
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 lint: $(STAMP)
 	@$(BIN)/ruff check --quiet .

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
+from commandline import ROOT, SMOKE, Called, Run, call
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-ROOT = Path(__file__).parent
-#: Session-scoped campaigns; tests that use one run in one process of a parallel run.
-CAMPAIGNS = {"clean_run", "broken_run", "stopped_run"}
-#: Options of the shared campaigns.
-SMOKE = ("--recipe", "bf16", "--profile", "smoke", "--device", "cpu")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the problems are small, and the other worker needs its core
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Known to pytest-xdist; registered here for runs without it."""
-    config.addinivalue_line("markers", "xdist_group(name): tests that share a process")
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep users of the shared campaigns together; skip GPU tests without a GPU."""
+    """Skip GPU tests where there is no GPU."""
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu:
         import torch
@@ -40,41 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not torch.cuda.is_available():
             for item in gpu:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
-    for item in items:
-        if CAMPAIGNS & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group("campaigns"))
-
-
-class Called(NamedTuple):
-    """What a command did: exit code, stdout, stderr."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The one JSON object on stdout."""
-        assert self.out.count("\n") == 1, self.out
-        value = json.loads(self.out)
-        assert isinstance(value, dict)
-        return value
-
-
-def call(*arguments: object) -> Called:
-    """``moeguard`` with these arguments, in this process."""
-    from moeguard.cli.main import main
-
-    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["moeguard", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = argv
-    code = ended.value.code
-    assert isinstance(code, int)
-    return Called(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")
@@ -118,18 +67,6 @@ def broken_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("broken") / "holey.py"
     path.write_text(source, encoding="utf-8")
     return path
-
-
-class Run(NamedTuple):
-    """A finished campaign."""
-
-    called: Called
-    path: Path
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """What ``--json`` printed."""
-        return self.called.data
 
 
 @pytest.fixture(scope="session")

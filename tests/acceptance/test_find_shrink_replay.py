@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commandline import ROOT, SMOKE, Called, Run
 
 import moeguard as mg
-from conftest import ROOT, SMOKE, Called, Run
 from moeguard.backends import registry
 
 Cli = Callable[..., Called]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commandline import ROOT, Called, Run
 
-from conftest import ROOT, Called, Run
 from moeguard.core.case import Case
 
 Cli = Callable[..., Called]

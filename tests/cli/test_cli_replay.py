@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import Called, Run
+from commandline import Called, Run
+
 from moeguard.core.case import Case
 
 Cli = Callable[..., Called]

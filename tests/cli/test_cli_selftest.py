@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from commandline import Called
 
-from conftest import Called
 from moeguard.engine import selftest as engine
 from moeguard.mutants.catalogue import CORPUS, MUTANTS
 from moeguard.mutants.healthy import HEALTHY_COMPUTATIONS

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from commandline import ROOT
 from importlinter import api
 from importlinter.cli import lint_imports
-
-from conftest import ROOT
 
 MODULES = sorted((ROOT / "moeguard").rglob("*.py"))
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "stuff"}

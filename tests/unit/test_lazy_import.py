@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
+from commandline import ROOT
 
 import moeguard
-from conftest import ROOT
 
 HEAVY = ("torch", "hypothesis", "pydantic", "scipy", "numpy", "pandas", "pyarrow", "matplotlib", "jinja2", "rich",
          "typer", "pytest")
