@@ -14,7 +14,6 @@ from torch import Tensor
 
 from moeguard.checks.session import Session
 from moeguard.checks.subject import Subject
-from moeguard.core.numerics import Numerics
 from moeguard.oracle.derive import reordered, scaled, selected, without_slot
 from moeguard.oracle.judge import Judge
 from moeguard.oracle.reference import make_reference
@@ -115,9 +114,7 @@ def sharded(session: Session) -> None:
             return
         weights = session.resources.bank.get(shard, session.resources.device)
         problem = replace(base.problem, case=shard, weights=weights)
-        prepared = session.guarded("prepare", lambda w=weights, s=shard: session.resources.prepare(session.backend, s, w),
-                                   None, "metamorphic")
-        subject = Subject(problem, prepared, _maker(problem))
+        subject = _shard(session, problem)
         answer = _run(session, f"EP rank {rank} of 2", subject)
         if answer is None:
             return
@@ -170,5 +167,7 @@ def _experts(weights: Weights, order: Tensor) -> Weights:
                    optional(weights.up_bias), optional(weights.down_bias), weights.intermediate_scale)
 
 
-def _maker(problem: Problem) -> Callable[[Numerics], Judge]:
-    return lambda numerics: Judge(make_reference(problem, numerics))
+def _shard(session: Session, problem: Problem) -> Subject:
+    prepared = session.guarded("prepare", lambda: session.resources.prepare(session.backend, problem.case, problem.weights),
+                               None, "metamorphic")
+    return Subject(problem, prepared, lambda numerics: Judge(make_reference(problem, numerics)))

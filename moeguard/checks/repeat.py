@@ -46,8 +46,7 @@ def _classify(session: Session, check: str, first: Execution, other: Execution) 
     again = [session.execute(check, "same poison", pattern=run.pattern, quiet=True) for run in (first, other)]
     numbers = {"differing": differing, "elements": first.answer.numel(), "worst_row": place[0], "worst_column": place[1]}
     if again[0].same_bits(first) and again[1].same_bits(other):
-        size = session.guarded("workspace_bytes", lambda: session.backend.workspace_bytes(
-            session.base.prepared, session.base.problem.batch), None, check)
+        size = session.workspace_bytes(session.base)
         held = "the workspace or out" if size else "out"
         session.report("workspace_dependence" if size else "unwritten_output", check, None,
                        f"{differing} elements depend on what {held} held before the call", numbers)

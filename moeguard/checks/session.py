@@ -12,6 +12,7 @@ from torch import Tensor
 
 from moeguard.backends.protocol import Backend, Traits
 from moeguard.checks.declared import trait_of
+from moeguard.checks.sentence import describe
 from moeguard.checks.subject import Resources, Subject, base_subject
 from moeguard.core.case import Case
 from moeguard.core.events import Event, Executed, Found, Noted
@@ -72,6 +73,8 @@ class Session:
         self._pattern = 0
         self._confirmed: dict[tuple[str, tuple[str, ...]], bool] = {}
         self._seen: set[tuple[str, str | None]] = set()
+        self._numerics: dict[tuple[str, Hashable | None], Numerics] = {}
+        self._traits: dict[Hashable | None, Traits] = {}
         self._base: Subject | None = None
         self.first: Execution | None = None
 
@@ -99,15 +102,18 @@ class Session:
                     {"call": what, "exception": type(error).__name__})
         raise ScenarioAborted(what) from error
 
-    def traits(self, tactic: Hashable | None = None, case: Case | None = None) -> Traits:
-        """What the backend declares."""
-        traits: Traits = self.guarded("traits", lambda: self.backend.traits(case or self.case, tactic), tactic)
-        return traits
+    def traits(self, tactic: Hashable | None = None) -> Traits:
+        """What the backend declares for this case."""
+        if tactic not in self._traits:
+            self._traits[tactic] = self.guarded("traits", lambda: self.backend.traits(self.case, tactic), tactic)
+        return self._traits[tactic]
 
     def numerics(self, case: Case, tactic: Hashable | None) -> Numerics:
-        """Declared rounding points."""
-        numerics: Numerics = self.guarded("numerics", lambda: self.backend.numerics(case, tactic), tactic)
-        return numerics
+        """Declared rounding points of ``case`` by ``tactic``."""
+        key = (case.fingerprint, tactic)
+        if key not in self._numerics:
+            self._numerics[key] = self.guarded("numerics", lambda: self.backend.numerics(case, tactic), tactic)
+        return self._numerics[key]
 
     def execute(self, check: str, role: str, *, tactic: Hashable | None = None, subject: Subject | None = None,
                 wrong: Kind = "mismatch", pattern: int | None = None, refusals: tuple[type[Exception], ...] = (),
@@ -123,8 +129,7 @@ class Session:
         padding = ROW_PADDING if problem.case.layout.kind != "contiguous" else 0
         buffer = OutputBuffer(problem.output_shape, problem.output_dtype, padding, problem.device)
         out = buffer.poison(number)
-        size = self.guarded("workspace_bytes", lambda: self.backend.workspace_bytes(subject.prepared, problem.batch), tactic, check)
-        workspace = Workspace(size, problem.device) if size else None
+        workspace = self._workspace(subject, tactic, check)
         inputs = Snapshot(problem.batch.tensors())
         area = None if workspace is None else workspace.poison(number)
         refused: BaseException | None = None
@@ -163,6 +168,17 @@ class Session:
                             numbers=judgement.numbers))
         return Execution(answer, judgement, number, ok, refused, refused is None or not buffer.untouched(),
                          not broken)
+
+    def workspace_bytes(self, subject: Subject, tactic: Hashable | None = None, check: str = "values") -> int:
+        """Bytes of workspace that the backend asks for, asked once a subject."""
+        if subject.workspace_bytes is None:
+            subject.workspace_bytes = int(self.guarded("workspace_bytes", lambda: self.backend.workspace_bytes(
+                subject.prepared, subject.problem.batch), tactic, check))
+        return subject.workspace_bytes
+
+    def _workspace(self, subject: Subject, tactic: Hashable | None, check: str) -> Workspace | None:
+        size = self.workspace_bytes(subject, tactic, check)
+        return Workspace(size, subject.problem.device) if size else None
 
     def report(self, kind: Kind, check: str, tactic: Hashable | None, sentence: str, numbers: dict[str, Any]) -> None:
         """A finding; the first of its kind and tactic in this scenario counts."""
@@ -216,8 +232,8 @@ class Session:
             return False
         second = OutputBuffer(subject.problem.output_shape, subject.problem.output_dtype, 0, subject.problem.device)
         out = second.poison(number + 1)
-        size = self.backend.workspace_bytes(subject.prepared, subject.problem.batch)
-        area = Workspace(size, subject.problem.device).poison(number + 1) if size else None
+        workspace = self._workspace(subject, tactic, check)
+        area = None if workspace is None else workspace.poison(number + 1)
         self.guarded(f"run {role}", lambda: self.backend.run(subject.prepared, subject.problem.batch, out, tactic=tactic,
                                                               workspace=area), tactic, check)
         mask &= second.unwritten()
@@ -280,24 +296,3 @@ class Session:
         elif wrong == "mismatch" and "finite" in judgement.failed:
             kind = "non_finite"
         self.report(kind, check, tactic, describe(judgement), numbers)
-
-
-def describe(judgement: Judgement) -> str:
-    """One sentence about a failed judgement, with the worst place."""
-    numbers = judgement.numbers
-    if "finite" in judgement.failed:
-        return (f"{numbers['nonfinite']} elements are not finite where the oracle is, the first at row "
-                f"{numbers['worst_row']}, column {numbers['worst_column']} (expert {numbers['worst_expert']})")
-    if "exact" in judgement.failed:
-        cause = numbers["decoded"][0] if numbers.get("decoded") else {}
-        return (f"{numbers['differing']} elements differ from the bit-exact answer, the first at row "
-                f"{numbers['worst_row']}, column {numbers['worst_column']}: {numbers['got']:g} instead of "
-                f"{numbers['wanted']:g} (cause: {cause.get('cause', 'unknown')}, expert {cause.get('expert')})")
-    parts = [f"{numbers['got']:.4g} instead of {numbers['wanted']:.4g} at row {numbers['max_z_row']}, column "
-             f"{numbers['max_z_column']} (|z| {numbers['max_z']:.3g}, limit {numbers['tau']:.3g})"]
-    for rule in ("row", "tile", "column", "expert"):
-        if rule in judgement.failed:
-            parts.append(f"{rule} {numbers[f'worst_{rule}']} rms {numbers[f'{rule}_rms']:.3g} > {numbers[f'{rule}_limit']:.3g}")
-    if "global" in judgement.failed:
-        parts.append(f"error {numbers['rho']:.3g} times that of healthy twins (is the declared recipe right?)")
-    return "; ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -17,6 +17,8 @@ from moeguard.oracle.reference import make_reference
 from moeguard.tensors.operand import Weights
 from moeguard.tensors.problem import Problem, build_problem
 from moeguard.tensors.weights import WeightBank, weight_key
+
+Value = TypeVar("Value")
 
 #: Case fields that a prepared layout may not depend on.
 _FREE_FIELDS = ("routing", "inputs", "seed")
@@ -30,12 +32,34 @@ class Subject:
     prepared: Any
     make: Callable[[Numerics], Judge]
     judges: dict[Numerics, Judge] = field(default_factory=dict)
+    workspace_bytes: int | None = None
 
     def judge(self, numerics: Numerics) -> Judge:
         """The judge for ``numerics``."""
         if numerics not in self.judges:
             self.judges[numerics] = self.make(numerics)
         return self.judges[numerics]
+
+
+class Recent(Generic[Value]):
+    """The last few values by key, least recently used first out."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._held: OrderedDict[str, Value] = OrderedDict()
+
+    def get(self, key: str, make: Callable[[], Value]) -> Value:
+        """The value of ``key``, made when it is not held."""
+        if key not in self._held:
+            self._held[key] = make()
+            while len(self._held) > self._kept:
+                self._held.popitem(last=False)
+        self._held.move_to_end(key)
+        return self._held[key]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._held.clear()
 
 
 class Resources:
@@ -47,25 +71,24 @@ class Resources:
     def __init__(self, device: str = "cpu", *, kept: int = 8) -> None:
         self.device = torch.device(device)
         self.bank = WeightBank()
-        self._kept = kept
-        self._prepared: OrderedDict[str, Any] = OrderedDict()
-        self._judges: OrderedDict[str, dict[Numerics, Judge]] = OrderedDict()
-        self._problems: OrderedDict[str, Problem] = OrderedDict()
+        self._prepared: Recent[Any] = Recent(kept)
+        self._judges: Recent[dict[Numerics, Judge]] = Recent(kept)
+        self._problems: Recent[Problem] = Recent(kept)
 
     def problem(self, case: Case) -> Problem:
         """The tensors of ``case``, shared between the backends that run it."""
-        return self._remember(self._problems, case.fingerprint, lambda: build_problem(case, self.bank, self.device))
+        return self._problems.get(case.fingerprint, lambda: build_problem(case, self.bank, self.device))
 
     def judges(self, case: Case) -> dict[Numerics, Judge]:
         """Judges of ``case``, shared likewise."""
-        return self._remember(self._judges, case.fingerprint, dict)
+        return self._judges.get(case.fingerprint, dict)
 
     def prepare(self, backend: Backend, case: Case, weights: Weights) -> Any:
         """``backend.prepare``, reused while weight content and every field that it may depend on are equal."""
         data = case.model_dump(exclude=set(_FREE_FIELDS))
         data["shape"].pop("num_tokens")
         key = f"{backend.name}|{id(backend)}|{weight_key(case)}|{data}"
-        return self._remember(self._prepared, key, lambda: backend.prepare(weights, case))
+        return self._prepared.get(key, lambda: backend.prepare(weights, case))
 
     def forget(self, case: Case) -> None:
         """Drop everything that holds the weights of ``case``, after a backend changed them."""
@@ -73,16 +96,6 @@ class Resources:
         self._prepared.clear()
         self._problems.clear()
         self._judges.clear()
-
-    def _remember(self, store: OrderedDict[str, Any], key: str, make: Callable[[], Any]) -> Any:
-        if key in store:
-            store.move_to_end(key)
-            return store[key]
-        value = make()
-        store[key] = value
-        while len(store) > self._kept:
-            store.popitem(last=False)
-        return value
 
 
 def base_subject(resources: Resources, backend: Backend, case: Case) -> Subject:

@@ -1,0 +1,26 @@
+"""A failed judgement in one sentence for people."""
+
+from __future__ import annotations
+
+from moeguard.oracle.judge import Judgement
+
+
+def describe(judgement: Judgement) -> str:
+    """One sentence about a failed judgement, with the worst place."""
+    numbers = judgement.numbers
+    if "finite" in judgement.failed:
+        return (f"{numbers['nonfinite']} elements are not finite where the oracle is, the first at row "
+                f"{numbers['worst_row']}, column {numbers['worst_column']} (expert {numbers['worst_expert']})")
+    if "exact" in judgement.failed:
+        cause = numbers["decoded"][0] if numbers.get("decoded") else {}
+        return (f"{numbers['differing']} elements differ from the bit-exact answer, the first at row "
+                f"{numbers['worst_row']}, column {numbers['worst_column']}: {numbers['got']:g} instead of "
+                f"{numbers['wanted']:g} (cause: {cause.get('cause', 'unknown')}, expert {cause.get('expert')})")
+    parts = [f"{numbers['got']:.4g} instead of {numbers['wanted']:.4g} at row {numbers['max_z_row']}, column "
+             f"{numbers['max_z_column']} (|z| {numbers['max_z']:.3g}, limit {numbers['tau']:.3g})"]
+    for rule in ("row", "tile", "column", "expert"):
+        if rule in judgement.failed:
+            parts.append(f"{rule} {numbers[f'worst_{rule}']} rms {numbers[f'{rule}_rms']:.3g} > {numbers[f'{rule}_limit']:.3g}")
+    if "global" in judgement.failed:
+        parts.append(f"error {numbers['rho']:.3g} times that of healthy twins (is the declared recipe right?)")
+    return "; ".join(parts)
