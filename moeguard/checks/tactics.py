@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from moeguard.backends.protocol import Backend
-from moeguard.checks.session import Session
+from moeguard.checks.session import Execution, Session
 from moeguard.core.finding import Kind
 
 #: Tactics per scenario; more rotate with the seed, so that a campaign covers all of them.
@@ -14,14 +14,14 @@ PER_SCENARIO = 8
 
 def tactics(session: Session) -> None:
     """Force each tactic. Wrong where the default is right is ``bad_tactic``."""
-    offered = _offered(session)
+    offered = offered_by(session)
     if not offered:
         session.note("tactics", "the backend offers none")
         return
     start = session.case.seed % len(offered)
     chosen = [offered[(start + step) % len(offered)] for step in range(min(len(offered), PER_SCENARIO))]
     for tactic in chosen:
-        force(session, tactic, "tactics", "bad_tactic" if session.first is None or session.first.ok else "mismatch")
+        force(session, tactic, "tactics", kind_of_wrong(session))
 
 
 def tuned(session: Session) -> None:
@@ -42,9 +42,9 @@ def tuned(session: Session) -> None:
 def force_named(session: Session, name: str) -> None:
     """Force the offered tactic whose ``str`` is ``name``, or the tuned choice of that name."""
     base = session.base
-    for tactic in _offered(session):
+    for tactic in offered_by(session):
         if str(tactic) == name:
-            force(session, tactic, "tactics", "bad_tactic" if session.first is None or session.first.ok else "mismatch")
+            force(session, tactic, "tactics", kind_of_wrong(session))
             return
     choice = session.guarded("tune", lambda: session.backend.tune(base.prepared, base.problem.batch), name, "tuned")
     if choice is not None and str(choice) == name:
@@ -53,17 +53,26 @@ def force_named(session: Session, name: str) -> None:
         session.note("tactics", f"tactic {name} is not offered for this case")
 
 
-def force(session: Session, tactic: Hashable, check: str, wrong: Kind) -> None:
-    """One forced execution with its witness."""
-    session.execute(check, "forced" if check == "tactics" else "tuned", tactic=tactic, wrong=wrong)
+def kind_of_wrong(session: Session) -> Kind:
+    """``bad_tactic`` unless the default is wrong too."""
+    return "bad_tactic" if session.first is None or session.first.ok else "mismatch"
+
+
+def force(session: Session, tactic: Hashable, check: str, wrong: Kind) -> tuple[Execution, bool | None]:
+    """One forced execution, and whether the backend says that this tactic ran (None: it cannot tell)."""
+    run = session.execute(check, "forced" if check == "tactics" else "tuned", tactic=tactic, wrong=wrong)
     witness = session.guarded("executed_tactic", session.backend.executed_tactic, tactic, check)
     if witness is None:
         session.note("tactic witness", "the backend cannot tell which tactic ran")
-    elif witness != tactic and str(witness) != str(tactic):
-        session.report("tactic_not_executed", check, tactic, f"tactic {tactic} was requested, {witness} ran",
-                       {"requested": str(tactic), "executed": str(witness)})
+        return run, None
+    if witness == tactic or str(witness) == str(tactic):
+        return run, True
+    session.report("tactic_not_executed", check, tactic, f"tactic {tactic} was requested, {witness} ran",
+                   {"requested": str(tactic), "executed": str(witness)})
+    return run, False
 
 
-def _offered(session: Session) -> Sequence[Hashable]:
+def offered_by(session: Session) -> Sequence[Hashable]:
+    """Every tactic that the backend offers for the session's batch."""
     base = session.base
     return list(session.guarded("tactics", lambda: session.backend.tactics(base.prepared, base.problem.batch)))

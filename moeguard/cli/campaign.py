@@ -14,6 +14,7 @@ from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Event, Executed, Found, ScenarioFinished
 from moeguard.engine.campaign import Campaign
 from moeguard.engine.rundir import RunDirectory
+from moeguard.report import sweep
 from moeguard.report.outcome import Outcome
 from moeguard.report.writer import write_all
 
@@ -49,6 +50,15 @@ def show(outcome: Outcome, directory: RunDirectory) -> None:
         table.add_row(escape(str(cell["backend"])), cell["recipe"], str(cell["cases"]), str(cell["executions"]),
                       str(len(cell["findings"])))
     console.print(table)
+    if outcome.tactics:
+        header, rows = sweep.table(outcome.tactics)
+        tactics = Table(title=None, box=None, pad_edge=False)
+        for heading in header:
+            tactics.add_column(heading, overflow="fold")
+        for row in rows:
+            tactics.add_row(*(escape(value) for value in row))
+        console.print()
+        console.print(tactics)
     for finding in outcome.findings:
         mark = " (known)" if finding.known else ""
         console.print(f"\n[bold red]{finding.kind}[/]{mark} {escape(finding.backend)} {finding.recipe}"

@@ -8,13 +8,15 @@ from typing import Annotated, NoReturn
 import typer
 
 from moeguard import __version__
-from moeguard.cli import replay, report, run, selftest
+from moeguard.cli import doctor, replay, report, run, selftest, sweep
 from moeguard.core.errors import MoeguardError
 
 app = typer.Typer(name="moeguard", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   help="Evidence about Mixture-of-Experts kernels: fuzzed cases, side by side, watched and judged.")
+app.command("doctor")(doctor.doctor)
 app.command("run")(run.run)
 app.command("replay")(replay.replay)
+app.command("sweep")(sweep.sweep)
 app.command("selftest")(selftest.selftest)
 app.command("report")(report.report)
 

@@ -18,6 +18,7 @@ PROBES = ("duplicate_ids", "invalid_ids", "nan_logits", "all_negative_logits")
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Value(BaseModel):
@@ -41,9 +42,9 @@ class Activation(_Value):
     """
 
     kind: Literal["swiglu", "geglu", "geglu_tanh", "swiglu_oai", "relu2", "silu", "gelu"] = "swiglu"
-    alpha: float | None = None
-    beta: float | None = None
-    limit: Annotated[float, Field(gt=0)] | None = None
+    alpha: Finite | None = None
+    beta: Finite | None = None
+    limit: Annotated[Finite, Field(gt=0)] | None = None
 
     @property
     def gated(self) -> bool:
@@ -189,7 +190,7 @@ class Case(_Value):
         """Parse a case. Raises CaseError that names the field and what is allowed."""
         try:
             data = json.loads(text)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CaseError(f"{source}: not valid JSON ({error})") from None
         if not isinstance(data, dict):
             raise CaseError(f"{source}: a case is a JSON object, not {type(data).__name__}")

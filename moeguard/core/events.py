@@ -81,6 +81,23 @@ class Noted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Swept(Event):
+    """A sweep is done with one tactic, None for the default.
+
+    witnessed: whether the backend says that this tactic ran, None when it cannot tell. outcome: of the judged execution,
+    as in Executed, or ``crash``. seconds: median of ``runs`` timed calls, None when none was timed.
+    """
+
+    name: ClassVar[str] = "swept"
+    scenario: int
+    tactic: str | None
+    outcome: str
+    witnessed: bool | None = None
+    seconds: float | None = None
+    runs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioFinished(Event):
     """status: ``clean``, ``findings``, ``refused`` (not supported, never launched), ``crash`` or ``hang``."""
 
@@ -101,7 +118,7 @@ class RunFinished(Event):
 
 
 EVENTS: dict[str, type[Event]] = {
-    kind.name: kind for kind in (ScenarioStarted, Executed, Found, Noted, ScenarioFinished, RunFinished)
+    kind.name: kind for kind in (ScenarioStarted, Executed, Found, Noted, Swept, ScenarioFinished, RunFinished)
 }
 
 

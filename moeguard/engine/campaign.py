@@ -137,7 +137,8 @@ class Campaign:
                 if backend not in self._able or self._lost.get(backend, 0) >= SUSPEND_AFTER:
                     continue
                 scenario = (drawn + offset) * len(backends) + place
-                yield _Planned(drawn + offset, number, Job(scenario, backend, case, tactic=self._options.tactic))
+                yield _Planned(drawn + offset, number, Job(scenario, backend, case, tactic=self._options.tactic,
+                                                                    swept=frozenset() if self._options.sweep else None))
 
     def _run_round(self, pool: Pool, planned: list[_Planned]) -> None:
         rounds = {entry.job.scenario: entry.round for entry in planned}
@@ -163,7 +164,7 @@ class Campaign:
             known = self._fresh.get(finding.fingerprint)
             if known is None or event.scenario < known[0]:
                 self._fresh[finding.fingerprint] = (event.scenario, number, finding)
-        elif isinstance(event, ScenarioFinished) and event.status in ("crash", "hang"):
+        elif isinstance(event, ScenarioFinished) and event.status in ("crash", "hang") and not self._options.sweep:
             name = self._options.backends[event.scenario % len(self._options.backends)]
             self._lost[name] = self._lost.get(name, 0) + 1
             if self._lost[name] == SUSPEND_AFTER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import TracebackType
 
@@ -32,7 +33,8 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what does not fit on the disk was reported by append
+            self._file.close()
 
 
 def read_journal(path: Path) -> list[Event]:

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from moeguard.backends import registry
 from moeguard.core.case import Case
+from moeguard.core.duration import duration as duration
 from moeguard.core.errors import CaseError, MoeguardError, UnknownNameError
 from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
 from moeguard.fuzz.profiles import cost, profile
@@ -23,6 +24,7 @@ class Options:
     """What a campaign does. budget: seconds or None. max_cases: drawn cases or None. timeout: seconds for one backend call.
 
     cases: JSON data of given cases (replay) instead of drawn ones. tactic: force this one. repeat: runs of each given case.
+    sweep: force every tactic of the given cases instead of running the checks.
     """
 
     backends: tuple[str, ...]
@@ -38,6 +40,7 @@ class Options:
     cases: tuple[dict[str, Any], ...] = ()
     tactic: str | None = None
     repeat: int = 1
+    sweep: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """JSON data."""
@@ -102,16 +105,3 @@ def default_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def duration(text: str, option: str = "--budget") -> float:
-    """Seconds from ``30``, ``30s``, ``5m`` or ``2h``. Raises MoeguardError on anything else."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = (text[:-1], units[text[-1]]) if text and text[-1] in units else (text, 1.0)
-    try:
-        value = float(number) * unit
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < float("inf"):
-        raise MoeguardError(f"{option}: {text!r}; allowed: a positive number of seconds, or one with s, m or h (60s, 5m)")
-    return value

@@ -7,12 +7,12 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 
 from moeguard.checks.session import Calling
 from moeguard.core.errors import HarnessError
-from moeguard.core.events import Event, Executed, Found, ScenarioFinished
+from moeguard.core.events import Event, Executed, Found, ScenarioFinished, Swept
 from moeguard.core.finding import Finding, Kind
 from moeguard.engine.worker import Job, Settings, WorkerError, main
 
@@ -30,6 +30,8 @@ class _Worker:
     ready: bool = False
     executions: int = 0
     started: float = 0.0
+    swept: set[str | None] = field(default_factory=set)
+    lost: str = ""
 
 
 class Pool:
@@ -97,6 +99,7 @@ class Pool:
     def _submit(self, worker: _Worker, job: Job | None) -> None:
         worker.job, worker.calling, worker.executions = job, None, 0
         worker.since = worker.started = time.monotonic()
+        worker.swept, worker.lost = set(), ""
         if job is not None:
             worker.connection.send(job)
 
@@ -121,8 +124,14 @@ class Pool:
                 event = self._receive(worker)
                 if isinstance(event, Executed):
                     worker.executions += 1
-                if isinstance(event, ScenarioFinished):
+                    event = replace(event, number=worker.executions)
+                elif isinstance(event, Swept):
+                    worker.swept.add(event.tactic)
+                elif isinstance(event, ScenarioFinished):
                     worker.job = None
+                    if worker.lost:  # a sweep that went on in another process
+                        event = replace(event, status=worker.lost, executions=worker.executions,
+                                        seconds=time.monotonic() - worker.started)
                 if event is not None:
                     yield event
         except (EOFError, ConnectionResetError):
@@ -137,7 +146,7 @@ class Pool:
             raise HarnessError(f"a worker was silent for {THINK_TIMEOUT:.0f} s outside of the backend")
 
     def _lost(self, worker: _Worker, kind: Kind, what: str) -> Iterator[Event]:
-        """End a job whose worker is gone or stuck, and replace the worker."""
+        """End a job whose worker is gone or stuck, and replace the worker. A sweep goes on with its other tactics."""
         job, calling = worker.job, worker.calling or Calling("between calls")
         assert job is not None
         self._stop(worker)
@@ -152,6 +161,11 @@ class Pool:
         finding = Finding(kind=kind, check=calling.check, backend=job.backend, case=job.case, tactic=calling.tactic,
                           sentence=f"{calling.what} {what}", numbers={"call": calling.what})
         yield Found(scenario=job.scenario, finding=finding.model_dump(mode="json", by_alias=True))
+        if job.swept is not None and calling.tactic not in job.swept | worker.swept:
+            worker.lost, worker.calling, worker.since = kind, None, time.monotonic()
+            worker.job = replace(job, swept=job.swept | worker.swept | {calling.tactic})
+            worker.connection.send(worker.job)
+            return
         yield ScenarioFinished(scenario=job.scenario, status=kind, executions=worker.executions, seconds=seconds)
 
 

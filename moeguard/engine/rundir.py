@@ -35,13 +35,12 @@ class RunDirectory:
             if target.exists() and (not target.is_dir() or any(target.iterdir())):
                 held = "another run" if (target / "manifest.json").exists() else "other files"
                 raise RunDirectoryError(f"--out: {target} holds {held}; allowed: a new or empty folder, or --resume for a run")
+            fresh = not target.exists()
             target.mkdir(parents=True, exist_ok=True)
             manifest = {"schema": SCHEMA, "run_id": run_id, "moeguard": __version__, "command": command,
                         "options": options.to_data(), "environment": fingerprint(options.device),
                         "started": started.isoformat(timespec="seconds")}
-            temporary = target / f".manifest.{os.getpid()}.tmp"
-            temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-            os.replace(temporary, target / "manifest.json")
+            _write_manifest(target, manifest, fresh=fresh)
         except OSError as error:
             raise RunDirectoryError(f"--out: {target} cannot be written ({error.strerror})") from None
         return cls(target, manifest)
@@ -79,3 +78,16 @@ class RunDirectory:
     def events(self) -> list[Event]:
         """Events so far. Raises RunDirectoryError on a damaged journal."""
         return read_journal(self.journal)
+
+
+def _write_manifest(target: Path, manifest: dict[str, Any], *, fresh: bool) -> None:
+    """Whole or not at all; a folder that was made for it goes with it."""
+    temporary = target / f".manifest.{os.getpid()}.tmp"
+    try:
+        temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, target / "manifest.json")
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        if fresh:
+            target.rmdir()
+        raise

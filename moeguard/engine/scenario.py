@@ -9,6 +9,7 @@ from moeguard.backends.protocol import Backend
 from moeguard.checks.plan import run_checks
 from moeguard.checks.session import Calling, ScenarioAborted, Session
 from moeguard.checks.subject import Resources
+from moeguard.checks.sweep import sweep
 from moeguard.core.case import Case
 from moeguard.core.events import Event, ScenarioFinished
 
@@ -16,11 +17,13 @@ from moeguard.core.events import Event, ScenarioFinished
 def run_scenario(backend: Backend, case: Case, resources: Resources, *, scenario: int = 0,
                  emit: Callable[[Event], None] = lambda event: None,
                  entering: Callable[[Calling | None], None] = lambda call: None,
-                 only: frozenset[str] | None = None, tactic: str | None = None) -> Session:
+                 only: frozenset[str] | None = None, tactic: str | None = None,
+                 swept: frozenset[str | None] | None = None) -> Session:
     """Run every check of ``case`` and return the finished session.
 
     emit: receives Executed, Found and Noted as they happen and one ScenarioFinished at the end. entering: told a
     Calling before each call into the backend, None after it. only: names of check groups, None for all. tactic: force this.
+    swept: sweep all tactics but these instead.
     """
     start = time.perf_counter()
     session = Session(backend, case, resources, scenario=scenario, emit=emit, entering=entering)
@@ -32,6 +35,8 @@ def run_scenario(backend: Backend, case: Case, resources: Resources, *, scenario
     if support is not None and not support.supported:
         session.note("case", support.reason or "the backend does not support it")
         status = "refused"
+    elif support is not None and swept is not None:
+        sweep(session, swept, emit)
     elif support is not None:
         run_checks(session, only, tactic)
     if session.findings:

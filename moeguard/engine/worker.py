@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -27,13 +29,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One scenario to run. only: check groups, None for all. tactic: force this one."""
+    """One scenario to run. only: check groups, None for all. tactic: force this one.
+
+    swept: of a sweep, the tactics (by ``str``, None for the default) that are done already; None when it is no sweep.
+    """
 
     scenario: int
     backend: str
     case: Case
     only: frozenset[str] | None = None
     tactic: str | None = None
+    swept: frozenset[str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ class WorkerError:
 def main(connection: Connection, settings: Settings) -> None:
     """Serve jobs until the other side closes. Sends Calling, None, events and, at the end of each job, ScenarioFinished."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     _redirect(settings.log)
     try:
         import torch
@@ -68,12 +75,19 @@ def main(connection: Connection, settings: Settings) -> None:
         while True:
             job: Job = connection.recv()
             run_scenario(registry.get(job.backend), job.case, resources, scenario=job.scenario, emit=connection.send,
-                         entering=connection.send, only=job.only, tactic=job.tactic)
+                         entering=connection.send, only=job.only, tactic=job.tactic, swept=job.swept)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except BaseException:
         connection.send(WorkerError(traceback.format_exc()))
         raise
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process, busy or not, when its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _redirect(log: str | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from moeguard.core.errors import RunDirectoryError
-from moeguard.core.events import Event, Executed, Found, Noted, RunFinished, ScenarioFinished, ScenarioStarted
+from moeguard.core.events import Event, Executed, Found, Noted, RunFinished, ScenarioFinished, ScenarioStarted, Swept
 
 
 @dataclass(slots=True)
@@ -14,7 +14,7 @@ class Scenario:
     """All that the journal holds about one scenario number.
 
     started: None when the number was never drawn (notes and findings that belong to the whole run).
-    executed, found, noted: in journal order; only those of the last attempt when a resume began the scenario again.
+    executed, found, noted, swept: in journal order; only those of the last attempt when a resume began the scenario again.
     finished: None when the run ended inside the scenario.
     """
 
@@ -23,6 +23,7 @@ class Scenario:
     executed: list[Executed] = field(default_factory=list)
     found: list[Found] = field(default_factory=list)
     noted: list[Noted] = field(default_factory=list)
+    swept: list[Swept] = field(default_factory=list)
     finished: ScenarioFinished | None = None
 
     @property
@@ -66,12 +67,12 @@ def gather(events: Iterable[Event]) -> History:
                 if current is None or current.started:
                     current = scenarios[event.scenario] = Scenario(event.scenario)
                 current.started = event
-            case Executed() | Found() | Noted() | ScenarioFinished():
+            case Executed() | Found() | Noted() | Swept() | ScenarioFinished():
                 _add(scenarios.setdefault(event.scenario, Scenario(event.scenario)), event)
     return History(tuple(scenarios[number] for number in sorted(scenarios)), tuple(endings))
 
 
-def _add(scenario: Scenario, event: Executed | Found | Noted | ScenarioFinished) -> None:
+def _add(scenario: Scenario, event: Executed | Found | Noted | Swept | ScenarioFinished) -> None:
     match event:
         case Executed():
             if scenario.started is None:
@@ -81,5 +82,7 @@ def _add(scenario: Scenario, event: Executed | Found | Noted | ScenarioFinished)
             scenario.found.append(event)
         case Noted():
             scenario.noted.append(event)
+        case Swept():
+            scenario.swept.append(event)
         case ScenarioFinished():
             scenario.finished = event

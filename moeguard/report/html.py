@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from moeguard.core.events import Event
 from moeguard.core.finding import Finding
-from moeguard.report import coverage, frames, glossary, plots
+from moeguard.report import coverage, frames, glossary, plots, sweep
 from moeguard.report.markdown import versions
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, duration, line, number, printable, yes_no
@@ -44,6 +44,7 @@ def render(outcome: Outcome, events: Iterable[Event], run_dir: str, frame: pd.Da
         checks=sorted({check for cell in outcome.cells for check in cell["checks"]}),
         cells=[_cell(outcome, cell, frame)
                for cell in sorted(outcome.cells, key=lambda one: one["status"] != "executed")],
+        sweep=sweep.table(outcome.tactics) if outcome.tactics else None,
         findings=[_finding(outcome, finding, run_dir) for finding in outcome.findings],
         errors=plots.errors(frame),
         token_plot=plots.tokens(frame),

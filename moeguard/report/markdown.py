@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from moeguard.core.finding import Finding
+from moeguard.report import sweep
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, duration, line, number, printable, yes_no
 
@@ -14,8 +15,11 @@ _SPECIAL = re.compile(r"([\\`*{}\[\]<>|~]|(?<!\w)_|_(?!\w))")
 
 
 def render(outcome: Outcome, run_dir: str) -> str:
-    """The Markdown text: verdict, what ran, cells, findings with replay commands, what was not verified."""
+    """The Markdown text: verdict, what ran, cells, tactics of a sweep, findings with replay commands, what was not verified."""
     parts = [f"# moeguard: {outcome.verdict}", escape(outcome.sentence), _ran(outcome), _cells(outcome)]
+    if outcome.tactics is not None:
+        header, rows = sweep.table(outcome.tactics)
+        parts.append("## Tactics\n\n" + (_table(header, rows) if rows else "None was run."))
     if outcome.findings:
         parts.append("## Findings")
         parts += [_finding(outcome, finding, run_dir) for finding in outcome.findings]

@@ -14,7 +14,7 @@ from moeguard.core.case import describe
 from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Event, Found
 from moeguard.core.finding import KINDS, Finding
-from moeguard.report import evidence, replay
+from moeguard.report import evidence, replay, sweep
 from moeguard.report.history import History, gather
 from moeguard.report.text import count
 
@@ -29,6 +29,7 @@ class Outcome:
     manifest: the run's manifest. verdict: ``clean``, ``findings`` (any that fails the run) or ``inconclusive`` (nothing
     was executed). executions, cases: counts. seconds: first launch to last verdict. findings: one for each fingerprint.
     hits: how often each fingerprint was seen. cells, not_verified: JSON objects, see moeguard.report.evidence.
+    tactics: rows of a sweep, see moeguard.report.sweep; None when the run is none.
     complete: the run came to its own end. interrupted: it was ended by Ctrl-C and not resumed to its end.
     """
 
@@ -41,6 +42,7 @@ class Outcome:
     hits: dict[str, int]
     cells: tuple[dict[str, Any], ...]
     not_verified: tuple[dict[str, Any], ...]
+    tactics: tuple[dict[str, Any], ...] | None
     complete: bool
     interrupted: bool
 
@@ -67,6 +69,8 @@ class Outcome:
         text = (f"{count(len(self.findings), 'finding') if self.findings else 'No findings'}"
                 f"{f' ({known} known)' if known else ''} in {count(self.executions, 'execution')} "
                 f"of {count(self.cases, 'case')} on {count(ran, 'cell')}.")
+        if self.tactics is not None and self.verdict == "inconclusive" and self.executions:
+            text = f"No tactic was forced, so none was verified. {text}"
         if self.executions == 0:
             text = f"Nothing was executed, so nothing was verified. {text if self.findings else ''}".strip()
         if self.interrupted:
@@ -93,7 +97,10 @@ class Outcome:
         }
 
     def to_data(self, run_dir: str) -> dict[str, Any]:
-        """The JSON object of ``moeguard run --json``. run_dir: the run directory as the reader can reach it."""
+        """The JSON object of ``moeguard run --json``; a sweep adds ``tactics``.
+
+        run_dir: the run directory as the reader can reach it.
+        """
         return {
             "verdict": self.verdict,
             "run_dir": run_dir,
@@ -103,6 +110,7 @@ class Outcome:
             "findings": [self.item(finding, run_dir) for finding in self.findings],
             "cells": list(self.cells),
             "not_verified": list(self.not_verified),
+            **({} if self.tactics is None else {"tactics": list(self.tactics)}),
         }
 
 
@@ -112,7 +120,9 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
     findings, hits = _findings(history)
     cells = evidence.cells(manifest, history, findings)
     executions = sum(cell["executions"] for cell in cells)
-    verdict = "findings" if _failing(manifest, findings) else "clean" if executions else "inconclusive"
+    tactics = sweep.rows(history) if manifest.get("options", {}).get("sweep") else None
+    verified = executions if tactics is None else any(row["tactic"] is not None and row["executions"] for row in tactics)
+    verdict = "findings" if _failing(manifest, findings) else "clean" if verified else "inconclusive"
     return Outcome(
         manifest=manifest,
         verdict=verdict,
@@ -123,6 +133,7 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
         hits=hits,
         cells=cells,
         not_verified=evidence.not_verified(history),
+        tactics=tactics,
         complete=history.complete,
         interrupted=bool(history.endings) and not history.complete,
     )

@@ -1,0 +1,74 @@
+"""A sweep: the default and every offered tactic, each forced, witnessed, judged and timed, whatever became of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Hashable
+from statistics import median
+
+import torch
+
+from moeguard.checks.session import Calling, Execution, ScenarioAborted, Session
+from moeguard.checks.tactics import force, kind_of_wrong, offered_by
+from moeguard.checks.timing import time_calls
+from moeguard.checks.values import values, weight_digests, weights_intact
+from moeguard.core.errors import MoeguardError
+from moeguard.core.events import Event, Swept
+
+#: Exit code of a worker whose CUDA context a tactic broke: nothing that this process runs later can be trusted.
+DEVICE_LOST = 70
+
+
+def sweep(session: Session, done: frozenset[str | None], emit: Callable[[Event], None]) -> None:
+    """Run every tactic but those of ``done`` (by their ``str``, None for the default), and emit Swept after each.
+
+    A tactic that raises is a finding and ends nothing but itself.
+    """
+    try:
+        before = weight_digests(session)
+        if None not in done:
+            _one(session, None, emit)
+        offered = offered_by(session)
+        if not offered:
+            session.note("tactics", "the backend offers none")
+        for tactic in offered:
+            if str(tactic) not in done:
+                _one(session, tactic, emit)
+        weights_intact(session, before)
+    except ScenarioAborted:
+        return
+    except MoeguardError as error:
+        session.note("case", str(error))
+
+
+def _one(session: Session, tactic: Hashable | None, emit: Callable[[Event], None]) -> None:
+    name = None if tactic is None else str(tactic)
+    run: Execution | None = None
+    witnessed: bool | None = None
+    seconds: list[float] = []
+    with contextlib.suppress(ScenarioAborted):
+        if tactic is None:
+            values(session)
+            run = session.first
+        else:
+            run, witnessed = force(session, tactic, "tactics", kind_of_wrong(session))
+        if run is not None and run.whole:
+            seconds = time_calls(session, tactic)
+    if run is None and _device_lost(session):
+        session.entering(Calling("run (forced)", "values" if tactic is None else "tactics", name))
+        os._exit(DEVICE_LOST)
+    outcome = "crash" if run is None else "finding" if not run.ok else "ok" if run.judgement.numbers.get("elements") else "unjudged"
+    emit(Swept(scenario=session.scenario, tactic=name, outcome=outcome, witnessed=witnessed,
+               seconds=median(seconds) if seconds else None, runs=len(seconds)))
+
+
+def _device_lost(session: Session) -> bool:
+    """Whether an error of this tactic sticks to the CUDA context."""
+    if session.resources.device.type != "cuda":
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False

@@ -1,0 +1,48 @@
+"""Timed calls of a backend: CUDA events on a GPU, a monotonic clock elsewhere. They are not executions and not judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+
+import torch
+
+from moeguard.checks.session import Session
+from moeguard.memory.buffers import OutputBuffer, Workspace
+
+#: Calls before timing, timed calls, and seconds after which no further call is timed.
+WARM_UP, TIMED, ENOUGH = 1, 5, 1.0
+
+
+def time_calls(session: Session, tactic: Hashable | None) -> list[float]:
+    """Seconds of each of up to TIMED calls on the session's batch; one at least. An exception is a crash finding."""
+    subject = session.base
+    problem = subject.problem
+    out = OutputBuffer(problem.output_shape, problem.output_dtype, 0, problem.device).poison(0)
+    size = session.workspace_bytes(subject, tactic, "tactics")
+    area = Workspace(size, problem.device).poison(0) if size else None
+    cuda = problem.device.type == "cuda"
+    check = "values" if tactic is None else "tactics"
+
+    def call() -> None:
+        session.backend.run(subject.prepared, problem.batch, out, tactic=tactic, workspace=area)
+
+    def on_clock() -> float:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    def on_device() -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    for _ in range(WARM_UP):
+        session.guarded("run (warm-up)", on_device if cuda else on_clock, tactic, check)
+    seconds: list[float] = []
+    while len(seconds) < TIMED and (not seconds or sum(seconds) < ENOUGH):
+        seconds.append(session.guarded("run (timed)", on_device if cuda else on_clock, tactic, check))
+    return seconds

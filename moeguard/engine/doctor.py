@@ -1,0 +1,141 @@
+"""What this machine can run: the environment, and each backend with each recipe. Nothing is imported in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from moeguard.core.environment import fingerprint
+from moeguard.core.errors import MoeguardError, PluginError, UnknownNameError
+from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+from moeguard.engine.probe import Answer, ask, end_all
+
+#: Libraries by distribution, with the module that is imported to see whether it works.
+LIBRARIES = {"torch": "torch", "triton": "triton", "flashinfer-python": "flashinfer", "nvidia-cutlass-dsl": "cutlass"}
+#: Distributions that come without a module of their own.
+COMPANIONS = ("flashinfer-cubin", "flashinfer-jit-cache")
+#: The native part of nvidia-cutlass-dsl comes as one of these distributions (from version 4.3 on; before, as the first).
+CUTLASS_DSL = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-core",
+               "nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13")
+DEVICES = ("cpu", "cuda")
+#: Probes at a time: each imports a large library.
+PARALLEL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """environment: JSON data. backends: one ``{"name", "recipe", "available", "reason"}`` for each backend and recipe."""
+
+    environment: dict[str, Any]
+    backends: tuple[dict[str, Any], ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """The JSON object of ``moeguard doctor --json``."""
+        return {"environment": self.environment, "backends": list(self.backends)}
+
+
+def diagnose(plugins: Sequence[str] = (), device: str | None = None, *, timeout: float = 120.0,
+             progress: Callable[[str], None] = lambda what: None) -> Diagnosis:
+    """Probe everything. device: ``cpu``, ``cuda``, or None for ``cuda`` where there is one. timeout: seconds of one probe.
+
+    Raises UnknownNameError, PluginError when a plug-in does not import, MoeguardError when there is no such device.
+    """
+    if device is not None and device not in DEVICES:
+        raise UnknownNameError("--device", device, list(DEVICES))
+    progress("plug-ins and names")
+    names = ask("names", plugins, timeout=timeout)
+    if names.usage:
+        raise PluginError(names.failure or "a plug-in does not import")
+    if names.failure and plugins:
+        raise PluginError(f"--plugin: {', '.join(plugins)} failed to import: {names.failure}")
+    progress("devices and libraries")
+    with _probing() as pool:
+        devices = pool.submit(ask, "devices", timeout=timeout)
+        libraries = {name: pool.submit(ask, "import", (module,), timeout=timeout)
+                     for name, module in LIBRARIES.items() if _version(name)}
+        chosen = _device(device, devices.result())
+        machine = pool.submit(ask, "fingerprint", (chosen,), timeout=timeout)
+        imports = {name: answer.result() for name, answer in libraries.items()}
+        environment = _environment(chosen, machine.result(), devices.result(), imports)
+        progress("backends")
+        asked = {name: pool.submit(ask, "backend", (name, *plugins), timeout=timeout)
+                 for name in (names.data or {"names": []})["names"]}
+        rows = tuple(row for name, answer in asked.items() for row in _rows(name, answer.result()))
+    if names.failure:
+        environment["problems"].append(f"the list of backends: {names.failure}")
+    return Diagnosis(environment, rows)
+
+
+@contextmanager
+def _probing() -> Iterator[ThreadPoolExecutor]:
+    """Threads that ask; an interrupt ends their children."""
+    pool = ThreadPoolExecutor(PARALLEL)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_all()
+        raise
+    finally:
+        pool.shutdown()
+
+
+def _device(wanted: str | None, devices: Answer) -> str:
+    there = bool(devices.data and devices.data["cuda"])
+    if wanted == "cuda" and not there:
+        raise MoeguardError("--device: cuda is not available on this machine; allowed: cpu")
+    return wanted or ("cuda" if there else "cpu")
+
+
+def _environment(device: str, machine: Answer, devices: Answer, imports: dict[str, Answer]) -> dict[str, Any]:
+    data = machine.data or fingerprint("cpu")
+    libraries = {}
+    for name in LIBRARIES:
+        answer = imports.get(name)
+        libraries[name] = {
+            "version": _version(name),
+            "works": None if answer is None else answer.failure is None,
+            "reason": "not installed" if answer is None else answer.failure and f"import {LIBRARIES[name]}: {answer.failure}",
+        }
+    problems = [f"{name}: {entry['reason']}" for name, entry in libraries.items() if entry["works"] is False]
+    problems += [f"{what}: {answer.failure}" for what, answer in (("device", machine), ("GPU", devices)) if answer.failure]
+    return data | {
+        "device": device,
+        "gpus": devices.data["gpus"] if devices.data else None,
+        "libraries": libraries,
+        "companions": {name: _version(name) for name in COMPANIONS},
+        "cutlass_dsl": cutlass_dsl(),
+        "problems": problems,
+    }
+
+
+def cutlass_dsl() -> dict[str, Any]:
+    """Installed distributions of nvidia-cutlass-dsl with their versions, and the flavour that they amount to.
+
+    flavour: ``cu13``, ``cu12``, ``base`` (no CUDA-specific native part), ``cu12+cu13`` when both are there (they hold the
+    same files, so the later installation wins), None when nothing is installed.
+    """
+    found = {name: there for name in CUTLASS_DSL if (there := _version(name))}
+    special = [part for part in ("cu12", "cu13") if f"nvidia-cutlass-dsl-libs-{part}" in found]
+    return {"flavour": "+".join(special) or ("base" if found else None), "distributions": found}
+
+
+def _rows(name: str, answer: Answer) -> list[dict[str, Any]]:
+    recipes = (*RECIPES, *PLANNED_RECIPES)
+    if answer.failure is not None or answer.data["reason"] is not None:
+        reason = answer.data["reason"] if answer.failure is None else f"its probe failed: {answer.failure}"
+        return [{"name": name, "recipe": recipe, "available": False, "reason": reason} for recipe in recipes]
+    refused = answer.data["recipes"]
+    return [{"name": name, "recipe": recipe, "available": refused[recipe] is None, "reason": refused[recipe]}
+            for recipe in recipes]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

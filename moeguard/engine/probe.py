@@ -1,0 +1,149 @@
+"""One question about this machine, answered in a process of its own: a library that ends the process ends only that one.
+
+The child writes one JSON object to a pipe; what the library prints goes nowhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Children that were not waited for yet, of any thread.
+_running: set[subprocess.Popen[bytes]] = set()
+_CODE = "from moeguard.engine.probe import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """data: what the child said. failure: why there is none: an exception, an exit or a signal, or the time-out.
+
+    usage: whether the failure is the user's (a plug-in that does not import).
+    """
+
+    data: Any = None
+    failure: str | None = None
+    usage: bool = False
+
+
+def ask(question: str, arguments: Sequence[str] = (), *, timeout: float = 120.0) -> Answer:
+    """Ask a child process. question: a name of QUESTIONS. timeout: seconds until the child is killed."""
+    reading, writing = os.pipe()
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CODE, str(writing), question, *arguments], pass_fds=(writing,), stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True)
+    finally:
+        os.close(writing)
+    _running.add(child)
+    with os.fdopen(reading, "rb") as file:
+        try:
+            code = child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return Answer(failure=f"did not answer within {timeout:g} s")
+        finally:
+            _running.discard(child)
+            _kill(child)
+        os.set_blocking(file.fileno(), False)
+        text = file.read() or b""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return Answer(failure=f"ended the process ({exit_name(code)})")
+    return Answer(said.get("data"), said.get("failure"), bool(said.get("usage")))
+
+
+def exit_name(code: int) -> str:
+    """``SIGSEGV``, or ``exit code 3``."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+def end_all() -> None:
+    """Kill every child of every thread; ``ask`` then returns there."""
+    for child in tuple(_running):
+        _kill(child)
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """The child, if it still runs, and whatever it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def main() -> None:
+    """The child: answer the question of the command line."""
+    writing, question, *arguments = sys.argv[1:]
+    said: dict[str, Any]
+    try:
+        said = {"data": QUESTIONS[question](*arguments)}
+    except BaseException as error:
+        from moeguard.core.errors import PluginError
+
+        text = " ".join(str(error).split())[:300]
+        usage = isinstance(error, PluginError)
+        said = {"failure": text if usage else f"{type(error).__name__}: {text}" if text else type(error).__name__, "usage": usage}
+    with os.fdopen(int(writing), "wb") as file:
+        file.write(json.dumps(said).encode())
+    os._exit(0)  # no teardown of libraries
+
+
+def _devices() -> dict[str, Any]:
+    import torch
+
+    return {"cuda": torch.cuda.is_available(), "gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0}
+
+
+def _fingerprint(device: str) -> dict[str, Any]:
+    from moeguard.core.environment import fingerprint
+
+    data = fingerprint(device)
+    if device == "cuda":
+        import torch
+
+        data["gpu_memory_bytes"] = int(torch.cuda.get_device_properties(0).total_memory)
+    return data
+
+
+def _import(module: str) -> str | None:
+    """The version that the imported module states."""
+    version = getattr(importlib.import_module(module), "__version__", None)
+    return None if version is None else str(version)
+
+
+def _names(*plugins: str) -> dict[str, list[str]]:
+    from moeguard.backends import registry
+
+    loaded = [name for plugin in plugins for name in registry.load_plugin(plugin)]
+    return {"names": registry.names(), "from_plugins": loaded}
+
+
+def _backend(name: str, *plugins: str) -> dict[str, Any]:
+    """Availability of a backend, and for each recipe None, or why no sample case is supported."""
+    from moeguard.backends import registry
+    from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+    from moeguard.engine.samples import refusal
+
+    for plugin in plugins:
+        registry.load_plugin(plugin)
+    backend = registry.get(name)
+    availability = backend.availability()
+    if not availability.available:
+        return {"reason": availability.reason or "not available", "recipes": {}}
+    recipes = {recipe: refusal(backend, recipe) for recipe in RECIPES}
+    return {"reason": None, "recipes": recipes | dict.fromkeys(PLANNED_RECIPES, "moeguard has no codec for it in this version")}
+
+
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    "devices": _devices, "fingerprint": _fingerprint, "import": _import, "names": _names, "backend": _backend}

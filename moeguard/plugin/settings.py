@@ -1,0 +1,98 @@
+"""The command line of ``pytest --moeguard``, checked."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from moeguard.backends import registry
+from moeguard.core.errors import MoeguardError, PluginError
+from moeguard.core.recipe import RECIPES
+from moeguard.engine.options import Options, default_device, duration
+
+#: Seconds of drawing and judging that one backend and recipe get.
+BUDGET = "3s"
+#: What follows ``--moeguard-``.
+OPTIONS = ("backend", "recipe", "profile", "budget", "seed", "plugin", "out")
+KEY = pytest.StashKey["Settings"]()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """backends, recipes: names. plugins: resolved paths. budget: seconds of one cell. out: as given, None for the cache."""
+
+    backends: tuple[str, ...]
+    recipes: tuple[str, ...]
+    profile: str
+    budget: float
+    seed: int
+    plugins: tuple[str, ...]
+    device: str
+    out: Path | None
+
+    def options(self, backend: str, recipe: str) -> Options:
+        """Options of the campaign of one cell."""
+        return Options(backends=(backend,), recipes=(recipe,), profile=self.profile, budget=self.budget, seed=self.seed,
+                       device=self.device, plugins=(*self.plugins, *_origin(backend, self.plugins)))
+
+
+def settings(config: pytest.Config) -> Settings:
+    """The settings of a test run, made once. Raises pytest.UsageError that names the option."""
+    if KEY not in config.stash:
+        try:
+            config.stash[KEY] = _read(config)
+        except MoeguardError as error:
+            raise pytest.UsageError(_named(str(error))) from None
+    return config.stash[KEY]
+
+
+def _read(config: pytest.Config) -> Settings:
+    plugins = tuple(str((config.invocation_params.dir / file).resolve()) for file in config.getoption("moeguard_plugin") or ())
+    for file in plugins:
+        registry.load_plugin(file)
+    out = config.getoption("moeguard_out")
+    seed = config.getoption("moeguard_seed")
+    made = Settings(
+        backends=_split(config.getoption("moeguard_backend")) or tuple(registry.names()),
+        recipes=_split(config.getoption("moeguard_recipe")) or tuple(RECIPES),
+        profile=config.getoption("moeguard_profile") or "smoke",
+        budget=duration(config.getoption("moeguard_budget") or BUDGET),
+        seed=0 if seed is None else seed, plugins=plugins, device=default_device(),
+        out=None if out is None else config.invocation_params.dir / out)
+    Options(backends=made.backends, recipes=made.recipes, profile=made.profile, budget=made.budget, seed=made.seed,
+            device=made.device).check()
+    return made
+
+
+def _split(values: Iterable[str] | None) -> tuple[str, ...]:
+    """Values of a repeatable option, each of which may hold several names with commas between them."""
+    return tuple(dict.fromkeys(part.strip() for value in values or () for part in value.split(",")))
+
+
+def _named(message: str) -> str:
+    """The message with the option as pytest knows it."""
+    field, colon, rest = message.partition(":")
+    name = field.removeprefix("--")
+    return f"--moeguard-{name}{colon}{rest}" if name in OPTIONS else message
+
+
+def _origin(name: str, plugins: Iterable[str]) -> tuple[str, ...]:
+    """The file of a backend that a conftest.py or a test registered, so that worker processes import it too."""
+    if name in registry.BUILTINS or name in entry_points(group=registry.ENTRY_POINT_GROUP).names:
+        return ()
+    if any(name in registry.load_plugin(plugin) for plugin in plugins):
+        return ()
+    kind = type(registry.get(name))
+    try:
+        file = inspect.getfile(kind)
+    except (TypeError, OSError):
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    if not file:
+        raise PluginError(f"backend {name}: defined in no file, so that worker processes cannot import it")
+    return (str(Path(file).resolve()),)
