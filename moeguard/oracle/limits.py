@@ -33,7 +33,7 @@ class Limits:
 
     block: smallest block limit on rms(z). ratio: limit on rms(z) over the worst twin with many degrees of freedom.
     ratio_floor: rms(z) below which the ratio rule is silent: below it there is nothing but underflow (an output rounded to
-    bf16 alone has an rms(z) of about 0.04 in fp8 recipes).
+    bf16 alone has an rms(z) of about 0.04 in FP8 recipes).
     min_block: blocks with fewer elements are left to the element rule. tile: edge of a tile.
     """
 
