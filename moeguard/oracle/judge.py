@@ -139,7 +139,7 @@ class Judge:
                 most = {rule: torch.maximum(most[rule], sizes[rule]) for rule in RULES}
         if "global" in judgement.failed:
             known, mean = np.asarray(energies) + self.reference.underflow, float(energy.sum()) / self.judged
-            if mean > max(self.limits.ratio_floor**2, self.limits.twin_ratio(known) ** 2 * float(known.mean())):
+            if mean > max(self.limits.ratio_floor**2, self.limits.twin_ratio(known, self.judged) ** 2 * float(known.mean())):
                 return True
         for rule in rules:
             count = self.plan.count[rule]

@@ -55,16 +55,20 @@ class Limits:
         quantile = stats.chi2.isf(self.first_look / max(total, 1), nu) / nu
         return np.asarray(np.maximum(self.block, np.sqrt(quantile)))
 
-    def twin_ratio(self, energies: npt.NDArray[np.float64]) -> float:
-        """Limit on rms(z) / rms(twins) from the twins' mean squared errors [M]; infinite for less than two twins, 0 when
-        all twins agree with the oracle to the bit."""
+    def twin_ratio(self, energies: npt.NDArray[np.float64], elements: int) -> float:
+        """Limit on rms(z) / rms(twins) from the twins' mean squared errors [M] over ``elements``.
+
+        Infinite for less than two twins, 0 when all twins agree with the oracle to the bit. Few elements have few
+        degrees of freedom even where the twins agree with each other.
+        """
         mean = float(energies.mean())
         if len(energies) < 2:
             return math.inf
         if mean <= 0:
             return 0.0
         spread = float(energies.var(ddof=1))
-        nu = max(1.0, mean**2 / max(spread, 1e-12 * mean**2))  # half of 2 m^2 / s^2: heavy tails make s^2 look small
+        nu = mean**2 / max(spread, 1e-12 * mean**2)  # half of 2 m^2 / s^2: heavy tails make s^2 look small
+        nu = min(max(1.0, nu), max(elements, 1))
         return self.ratio * math.sqrt(float(stats.f.isf(self.first_look, nu, nu * len(energies))))
 
 
