@@ -9,7 +9,7 @@ from moeguard.checks.repeat import memory, repeat
 from moeguard.checks.sequence import sequence
 from moeguard.checks.session import ScenarioAborted, Session
 from moeguard.checks.tactics import force_named, tactics, tuned
-from moeguard.checks.values import values, weight_digests, weights_intact
+from moeguard.checks.values import values, weights_intact
 from moeguard.core.errors import MoeguardError
 
 #: Check groups by name; the order is the order of execution.
@@ -34,7 +34,7 @@ def run_checks(session: Session, only: frozenset[str] | None = None, tactic: str
             values(session)
             force_named(session, tactic)
             return
-        before = weight_digests(session)
+        before = session.resources.digests(session.case)
         for name, check in CHECKS.items():
             if only is None or name in only or name == "values":
                 check(session)

@@ -12,6 +12,7 @@ import torch
 from moeguard.backends.protocol import Backend
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
+from moeguard.memory.digest import digest
 from moeguard.oracle.judge import Judge
 from moeguard.oracle.reference import make_reference
 from moeguard.tensors.operand import Weights
@@ -74,6 +75,7 @@ class Resources:
         self._prepared: Recent[Any] = Recent(kept)
         self._judges: Recent[dict[Numerics, Judge]] = Recent(kept)
         self._problems: Recent[Problem] = Recent(kept)
+        self._digests: Recent[dict[str, int]] = Recent(4 * kept)
 
     def problem(self, case: Case) -> Problem:
         """The tensors of ``case``, shared between the backends that run it."""
@@ -82,6 +84,12 @@ class Resources:
     def judges(self, case: Case) -> dict[Numerics, Judge]:
         """Judges of ``case``, shared likewise."""
         return self._judges.get(case.fingerprint, dict)
+
+    def digests(self, case: Case) -> dict[str, int]:
+        """Digests of the weights of ``case`` when they were first used here, by tensor name."""
+        parallel = case.parallel
+        key = f"{weight_key(case)}|{parallel.ep_size}.{parallel.ep_rank}.{parallel.tp_size}.{parallel.tp_rank}"
+        return self._digests.get(key, lambda: weight_digests(self.problem(case)))
 
     def prepare(self, backend: Backend, case: Case, weights: Weights) -> Any:
         """``backend.prepare``, reused while weight content and every field that it may depend on are equal."""
@@ -95,7 +103,13 @@ class Resources:
         self.bank.drop(case)
         self._prepared.clear()
         self._problems.clear()
+        self._digests.clear()
         self._judges.clear()
+
+
+def weight_digests(problem: Problem) -> dict[str, int]:
+    """Digest of every weight tensor, by name."""
+    return {name: digest(tensor) for name, tensor in problem.weights.tensors().items()}
 
 
 def base_subject(resources: Resources, backend: Backend, case: Case) -> Subject:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -22,14 +27,32 @@ from moeguard.report.writer import write_all
 def conduct(directory: RunDirectory, *, as_json: bool) -> int:
     """Run or resume the campaign of ``directory``; the exit code."""
     console = Console(stderr=True)
-    with _Bar(console, directory, quiet=as_json or not console.is_terminal) as bar:
-        events = Campaign(directory, bar.listen).run()
-    outcome = derive(directory, events)
-    if as_json:
-        sys.stdout.write(json.dumps(outcome.to_data(str(directory.path))) + "\n")
-    else:
-        show(outcome, directory)
+    with _one_interrupt():
+        with _Bar(console, directory, quiet=as_json or not console.is_terminal) as bar:
+            events = Campaign(directory, bar.listen).run()
+        outcome = derive(directory, events)
+        if as_json:
+            sys.stdout.write(json.dumps(outcome.to_data(str(directory.path))) + "\n")
+        else:
+            show(outcome, directory)
     return outcome.exit_code
+
+
+@contextlib.contextmanager
+def _one_interrupt() -> Iterator[None]:
+    """Ctrl-C counts once: pressed again, it must not keep the run directory from being completed."""
+    def interrupt(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def derive(directory: RunDirectory, events: list[Event]) -> Outcome:

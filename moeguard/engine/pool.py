@@ -84,7 +84,7 @@ class Pool:
     def _start(self) -> _Worker:
         mine, theirs = self._context.Pipe()
         process = self._context.Process(target=main, args=(theirs, self._settings), daemon=True)
-        with _ignoring_interrupt():
+        with _holding_interrupt():
             process.start()
         theirs.close()
         return _Worker(mine, process)
@@ -177,16 +177,10 @@ def _exit_name(code: int | None) -> str:
 
 
 @contextlib.contextmanager
-def _ignoring_interrupt() -> Iterator[None]:
-    """Children inherit an ignored SIGINT, so that Ctrl-C reaches the parent alone."""
-    try:
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not in the main thread
-        yield
-        return
+def _holding_interrupt() -> Iterator[None]:
+    """Children inherit a blocked SIGINT, so that Ctrl-C reaches the parent alone, where it waits for the end of the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
-
-
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

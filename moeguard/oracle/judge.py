@@ -138,8 +138,8 @@ class Judge:
                 sizes = sums(of_twin, self.plan)
                 most = {rule: torch.maximum(most[rule], sizes[rule]) for rule in RULES}
         if "global" in judgement.failed:
-            known, mean = np.asarray(energies), float(energy.sum()) / self.judged
-            if mean > max(self.limits.ratio_floor**2, self.limits.twin_ratio(known) ** 2 * float(known.mean())):
+            known, mean = np.asarray(energies) + self.reference.underflow, float(energy.sum()) / self.judged
+            if mean > max(self.limits.ratio_floor**2, self.limits.twin_ratio(known, self.judged) ** 2 * float(known.mean())):
                 return True
         for rule in rules:
             count = self.plan.count[rule]
@@ -209,6 +209,7 @@ class Judge:
         count = few_twins(self.reference.y.shape[0])
         worst = float(self.twin_energies(count).max())
         numbers |= {"twins": count, "twin_rms": math.sqrt(worst)}
+        worst += self.reference.underflow
         if worst == 0:
             numbers["rho"] = 0.0 if mean == 0 else None
             return mean > self.limits.ratio_floor**2

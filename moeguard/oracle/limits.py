@@ -6,6 +6,11 @@ Block rules: the mean of z^2 over a block with nu effective degrees of freedom i
 execution), never below ``block``^2; rows above ``block`` but below that quantile get the sharper limit of ``oracle.flips``.
 A block or ratio exceedance is a finding only when CONFIRMING_TWINS twins and a second, independent seed confirm it:
 first_look^2 = alpha. Ratio rule: ``ratio`` times the root of an F quantile with the freedom of the twins' energies.
+
+Measured on emulated kernels (oracle.calibration, oracle.floors; tables in reports/calibration): smallest scale error that is
+caught in every draw at T128 H256 I128 E16 K4 is 0.25 % (fp16) and 0.5 % (bf16, FP8) for the whole answer, 0.25 % (fp16),
+1.5 % (bf16), 5-7 % (FP8) for one of 16 experts; with a 14-bit FP8 accumulator 2 % and 20-30 %. A token that lost its weakest
+expert, an unwritten tile and one element off by six standard deviations are caught in every draw.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ class Limits:
 
     block: smallest block limit on rms(z). ratio: limit on rms(z) over the worst twin with many degrees of freedom.
     ratio_floor: rms(z) below which the ratio rule is silent: below it there is nothing but underflow (an output rounded to
-    bf16 alone has an rms(z) of about 0.04 in fp8 recipes).
+    bf16 alone has an rms(z) of about 0.04 in FP8 recipes).
     min_block: blocks with fewer elements are left to the element rule. tile: edge of a tile.
     """
 
@@ -50,16 +55,20 @@ class Limits:
         quantile = stats.chi2.isf(self.first_look / max(total, 1), nu) / nu
         return np.asarray(np.maximum(self.block, np.sqrt(quantile)))
 
-    def twin_ratio(self, energies: npt.NDArray[np.float64]) -> float:
-        """Limit on rms(z) / rms(twins) from the twins' mean squared errors [M]; infinite for less than two twins, 0 when
-        all twins agree with the oracle to the bit."""
+    def twin_ratio(self, energies: npt.NDArray[np.float64], elements: int) -> float:
+        """Limit on rms(z) / rms(twins) from the twins' mean squared errors [M] over ``elements``.
+
+        Infinite for less than two twins, 0 when all twins agree with the oracle to the bit. Few elements have few
+        degrees of freedom even where the twins agree with each other.
+        """
         mean = float(energies.mean())
         if len(energies) < 2:
             return math.inf
         if mean <= 0:
             return 0.0
         spread = float(energies.var(ddof=1))
-        nu = max(1.0, mean**2 / max(spread, 1e-12 * mean**2))  # half of 2 m^2 / s^2: heavy tails make s^2 look small
+        nu = mean**2 / max(spread, 1e-12 * mean**2)  # half of 2 m^2 / s^2: heavy tails make s^2 look small
+        nu = min(max(1.0, nu), max(elements, 1))
         return self.ratio * math.sqrt(float(stats.f.isf(self.first_look, nu, nu * len(energies))))
 
 

@@ -25,6 +25,8 @@ from moeguard.tensors.problem import Problem
 
 #: Below this a float32 kernel may flush, or a dynamic FP8 block counts as zero (448 * 2**-126).
 UNDERFLOW = 448.0 * 2.0**-126
+#: Smallest normal number of float32 and bf16.
+FLUSHED = 2.0**-126
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class Reference:
     """Oracle of one problem. All float64.
 
     y, deviation (S) [T, H]. row_freedom [T]: effective degrees of freedom of a row's squared error (nu).
-    tied bool [T]: rows with input codes that a kernel may round either way. defined: bool [T, H], False where a healthy
+    tied bool [T]: rows with input codes that a kernel may round either way. underflow: mean share of V that stands for
+    underflow, which twins do not have. defined: bool [T, H], False where a healthy
     kernel may overflow its formats, or None for everywhere. valid: bool [T] rows with a defined answer, or None.
     Intermediate values gate, up, raw act, its healthy noise, hidden (rounded) [S, I], expert_output [S, H] serve twins, cap.
     """
@@ -44,6 +47,7 @@ class Reference:
     deviation: Tensor
     row_freedom: Tensor
     tied: Tensor
+    underflow: float
     defined: Tensor | None
     valid: Tensor | None
     x: Tensor
@@ -90,11 +94,12 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     squares = slots.combine(output.square() * influence[:, None])
     form = FORMATS[RECIPES[case.recipe].output]
     variance = shared + _independent(numerics, form, problem.flat_ids.shape[1], squares, y)
-    floor = _floor(form) ** 2 + UNDERFLOW**2 * slots.combine(hidden.square().sum(1) * slots.weight.square())[:, None]
-    flushed = slots.weight.abs() < 2.0**-126  # a subnormal routing weight may count as zero
-    if bool(flushed.any()):
-        floor = floor + slots.combine(weighted.square() * flushed[:, None])
+    flush = _flush(slots, hidden, output, influence)
+    floor = flush + _smallest(form, numerics, problem.flat_ids.shape[1]) ** 2
+    if numerics.expert_output != "none":
+        floor = floor + (FORMATS[numerics.expert_output].quantum / 2) ** 2 * slots.combine(influence)[:, None]
     deviation = (variance + floor).sqrt_()
+    underflow = float((flush / deviation.square()).mean()) if y.numel() else 0.0
     if not bool(torch.isfinite(y).all() & torch.isfinite(deviation).all()):
         raise HarnessError(f"the oracle of case {case.fingerprint} is not finite")
     unit_energy = column_energy(weights.down, slots)[slots.expert] * influence[:, None]
@@ -102,12 +107,12 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     coherent = None if edge is None else edge.square() * unit_energy
     copies = (together / slots.weight).abs_().nan_to_num_(1.0, posinf=1.0)
     freedom = _freedom(slots, variance_hidden * unit_energy, coherent, copies, fraction, case.shape.hidden_size)
-    defined = _defined(slots, raw, y, deviation, numerics, form)
+    defined = _defined(slots, raw, output, y, deviation, numerics, form)
     tied = torch.zeros(y.shape[0], dtype=torch.bool, device=y.device)
     if edge is not None:
         tied[slots.token[(edge > 0).any(1)]] = True
-    return Reference(problem, numerics, slots, y, deviation, freedom, tied, defined, problem.valid, x, gate, up, raw, noise,
-                     hidden, scale, output)
+    return Reference(problem, numerics, slots, y, deviation, freedom, tied, underflow, defined, problem.valid, x, gate, up, raw,
+                     noise, hidden, scale, output)
 
 
 def roundoff(rounding: str) -> float:
@@ -152,9 +157,16 @@ def _independent(numerics: Numerics, form: Format, top_k: int, squares: Tensor, 
     return variance
 
 
-def _floor(form: Format) -> float:
-    """Half the smallest step of ``out``; kernels may flush float32 and bf16 subnormals."""
-    return max(form.quantum / 2, 2.0**-126)
+def _flush(slots: Slots, hidden: Tensor, output: Tensor, influence: Tensor) -> Tensor:
+    """Variance from float32 and bf16 subnormals that a kernel may flush, [T, 1] or [T, H]."""
+    flush = slots.combine(UNDERFLOW**2 * hidden.square().sum(1) * influence)[:, None] + (2 * FLUSHED) ** 2
+    flushed = slots.weight.abs() < FLUSHED  # a subnormal routing weight may count as zero
+    return flush + slots.combine(output.square() * (influence * flushed)[:, None]) if bool(flushed.any()) else flush
+
+
+def _smallest(form: Format, numerics: Numerics, top_k: int) -> float:
+    """Half the smallest step of ``out``, once and at each step of a combine in its format."""
+    return form.quantum / 2 * (1.0 + (math.sqrt(top_k) if numerics.combine == "output" else 0.0))
 
 
 def _freedom(slots: Slots, energy: Tensor, coherent: Tensor | None, copies: Tensor, fraction: Tensor, columns: int) -> Tensor:
@@ -174,9 +186,16 @@ def _freedom(slots: Slots, energy: Tensor, coherent: Tensor | None, copies: Tens
     return 1.0 / (fraction.square() * (parallel + (1 - parallel) / columns) + (1 - fraction.square()) / columns)
 
 
-def _defined(slots: Slots, raw: Tensor, y: Tensor, deviation: Tensor, numerics: Numerics, form: Format) -> Tensor | None:
+def _defined(slots: Slots, raw: Tensor, output: Tensor, y: Tensor, deviation: Tensor, numerics: Numerics,
+             form: Format) -> Tensor | None:
     """Where a healthy kernel is sure to stay inside its formats; None when everywhere."""
     inside = y.abs() + 8 * deviation < form.maximum
+    if numerics.expert_output != "none":
+        too_large = output.abs() > FORMATS[numerics.expert_output].maximum * 0.9
+        inside &= slots.combine(too_large.double()) == 0
+    if numerics.combine != "fp32":
+        narrow = form if numerics.combine == "output" else FORMATS["bf16"]
+        inside &= slots.combine((output * slots.weight[:, None]).abs_()) + 8 * deviation < narrow.maximum
     last = numerics.intermediate.split("+")[0]
     ceiling = FORMATS[last].maximum if last in ("bf16", "fp16") else FORMATS["float32"].maximum
     overflow = (raw.abs() > ceiling * 0.99).any(1)

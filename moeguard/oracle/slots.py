@@ -161,8 +161,8 @@ def _matrices(weight: Operand, slots: Slots, dtype: torch.dtype) -> Iterator[tup
         chunk = slice(start, start + step)
         experts = slots.block_expert[chunk]
         if kept is not None:
-            everyone = len(experts) == len(kept.value) == int((experts == torch.arange(len(experts), device=experts.device)).sum())
-            yield chunk, kept.value if everyone else kept.value[experts]
+            everyone = torch.arange(kept.value.shape[0], device=experts.device)
+            yield chunk, kept.value if torch.equal(experts, everyone) else kept.value[experts]
             continue
         scale = weight.scale
         part = Operand(weight.data[experts], scale[experts] if scale is not None and scale.shape[0] > 1 else scale,

@@ -38,7 +38,7 @@ class Unpacked:
     @cached_property
     def row_norm(self) -> Tensor:
         """Root of the summed squares of each row, [E, N]."""
-        return torch.linalg.vector_norm(self.value, dim=2)
+        return self.value.square().sum(2).sqrt_()
 
     @cached_property
     def column_energy(self) -> Tensor:

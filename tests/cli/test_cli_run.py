@@ -118,7 +118,9 @@ def test_ctrl_c_leaves_a_complete_directory_that_resumes(healthy_plugin: Path, t
         if path.joinpath("journal.jsonl").exists() and path.joinpath("journal.jsonl").read_text().count("scenario_finished") > 5:
             break
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    for _ in range(3):  # people press it again
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "")
     stopped = json.loads(out)

@@ -40,10 +40,11 @@ def test_block_limit_is_the_chi_square_quantile(freedom: float) -> None:
 def test_ratio_limit_grows_when_twins_scatter_and_is_never_below_two() -> None:
     limits = Limits()
     steady, wild = np.full(64, 0.2), np.r_[np.full(60, 0.01), np.full(4, 3.0)]
-    assert 2.0 <= limits.twin_ratio(steady) < 2.1
-    assert limits.twin_ratio(wild) > 3.0
-    assert limits.twin_ratio(np.zeros(64)) == 0.0
-    assert limits.twin_ratio(np.ones(1)) == np.inf
+    assert 2.0 <= limits.twin_ratio(steady, 10**6) < 2.1
+    assert limits.twin_ratio(wild, 10**6) > 3.0
+    assert limits.twin_ratio(steady, 8) > 3.0
+    assert limits.twin_ratio(np.zeros(64), 10**6) == 0.0
+    assert limits.twin_ratio(np.ones(1), 10**6) == np.inf
 
 
 def test_small_batches_get_more_twins() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from small_cases import RECIPES, make_case, reference_of
+from small_cases import RECIPES, make_case, problem_of, reference_of
 
+from moeguard.core.numerics import Numerics
 from moeguard.oracle.emulation import Emulation
 from moeguard.oracle.judge import Judge
+from moeguard.oracle.reference import make_reference
+from moeguard.tensors.operand import Operand
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
@@ -62,3 +67,18 @@ def test_zeros_must_stay_zeros() -> None:
     assert judge.informative == 0.0
     answer[3, 5] = 1e-20
     assert "element" in judge.judge(answer).failed
+
+
+def test_a_rounded_expert_output_may_overflow_where_the_sum_does_not() -> None:
+    """A float16 expert output beyond 65504 is infinite in a kernel that rounds it, even if its weight makes the sum small."""
+    case = make_case("fp16", (33, 98, 8, 4, 4), inputs={"kind": "spread"})
+    problem = problem_of(case)
+    down = problem.weights.down.data.clone()
+    down[:, 3] *= 2.0**12
+    loud = replace(problem, weights=replace(problem.weights, down=Operand(down, format="fp16")),
+                   flat_weights=problem.flat_weights * 2.0**-6)
+    for change in ({"expert_output": "fp16"}, {"combine": "output"}):
+        reference = make_reference(loud, replace(Numerics.of("fp16"), **change))
+        judge = Judge(reference)
+        assert judge.judged < reference.y.numel() or "combine" in change
+        assert all(judge.judge(Emulation(seed).run(loud, reference.numerics)).passed for seed in range(4))
