@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--moeguard-plugin", action="append", metavar="FILE",
                     help="Python file that registers backends; repeatable.")
     group.addoption("--moeguard-out", metavar="DIR",
-                    help="New or empty folder for one run directory per backend and recipe. Default: in pytest's cache.")
+                    help="New or empty folder for one run directory a backend and recipe. Default: in the cache.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,7 +52,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def moeguard_case(request: pytest.FixtureRequest) -> Case:
-    """A drawn case. With ``moeguard_backend`` beside it, the test is skipped for cases that the backend does not support."""
+    """A drawn case. With ``moeguard_backend`` beside it, cases that the backend does not support are skipped."""
     case: Case = request.param
     if "moeguard_backend" in request.fixturenames:
         backend: Backend = request.getfixturevalue("moeguard_backend")

@@ -1,4 +1,4 @@
-"""A sweep: the default and every offered tactic, each forced, witnessed, judged and timed, whatever became of the others."""
+"""A sweep: the default and every offered tactic, each forced, witnessed, judged and timed, whatever the others did."""
 
 from __future__ import annotations
 
@@ -58,9 +58,16 @@ def _one(session: Session, tactic: Hashable | None, emit: Callable[[Event], None
     if run is None and _device_lost(session):
         session.entering(Calling("run (forced)", "values" if tactic is None else "tactics", name))
         os._exit(DEVICE_LOST)
-    outcome = "crash" if run is None else "finding" if not run.ok else "ok" if run.judgement.numbers.get("elements") else "unjudged"
-    emit(Swept(scenario=session.scenario, tactic=name, outcome=outcome, witnessed=witnessed,
+    emit(Swept(scenario=session.scenario, tactic=name, outcome=_outcome(run), witnessed=witnessed,
                seconds=median(seconds) if seconds else None, runs=len(seconds)))
+
+
+def _outcome(run: Execution | None) -> str:
+    if run is None:
+        return "crash"
+    if not run.ok:
+        return "finding"
+    return "ok" if run.judgement.numbers.get("elements") else "unjudged"
 
 
 def _device_lost(session: Session) -> bool:

@@ -1,4 +1,4 @@
-"""Timed calls of a backend: CUDA events on a GPU, a monotonic clock elsewhere. They are not executions and not judged."""
+"""Timed calls of a backend: CUDA events on a GPU, a monotonic clock elsewhere. They are neither judged nor counted."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ def replay(
     from moeguard.backends import registry
     from moeguard.cli.campaign import conduct
     from moeguard.core.case import Case
-    from moeguard.engine.options import Options, check_device, default_device, duration
+    from moeguard.core.duration import duration
+    from moeguard.engine.options import Options, check_device, default_device
     from moeguard.engine.rundir import RunDirectory
 
     value = Case.load(case)

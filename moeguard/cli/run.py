@@ -36,9 +36,10 @@ def run(
     """Fuzz backends side by side, watch and judge every execution, and write a report."""
     from moeguard.backends import registry
     from moeguard.cli.campaign import conduct
+    from moeguard.core.duration import duration
     from moeguard.core.errors import MoeguardError
     from moeguard.core.recipe import RECIPES
-    from moeguard.engine.options import Options, check_device, default_device, duration
+    from moeguard.engine.options import Options, check_device, default_device
     from moeguard.engine.rundir import RunDirectory
 
     if resume is not None:

@@ -20,10 +20,11 @@ def sweep(
     recipe: Annotated[str, typer.Option("--recipe", help="Recipe.")],
     tokens: Annotated[str, typer.Option("--tokens", help="Numbers of tokens, separated by commas.")] = "1,64,8192",
     hidden: Annotated[int | None, typer.Option("--hidden", help="Hidden size H. Default: 256.")] = None,
-    intermediate: Annotated[int | None, typer.Option("--intermediate", help="Intermediate size I. Default: 256.")] = None,
+    intermediate: Annotated[int | None, typer.Option("--intermediate",
+                                                     help="Intermediate size I. Default: 256.")] = None,
     experts: Annotated[int | None, typer.Option("--experts", help="Experts E. Default: 8.")] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Experts of a token, K. Default: 2.")] = None,
-    layer: Annotated[str | None, typer.Option("--layer", help="Take H, I, E and K of this public model instead.")] = None,
+    layer: Annotated[str | None, typer.Option("--layer", help="Take H, I, E and K of this model instead.")] = None,
     activation: Annotated[str, typer.Option("--activation", help="Activation.")] = "swiglu",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the tensors.")] = 0,
     repeat: Annotated[int, typer.Option("--repeat", help="Force every tactic this many times.")] = 1,
@@ -39,7 +40,8 @@ def sweep(
     """
     from moeguard.backends import registry
     from moeguard.cli.campaign import conduct
-    from moeguard.engine.options import Options, check_device, default_device, duration
+    from moeguard.core.duration import duration
+    from moeguard.engine.options import Options, check_device, default_device
     from moeguard.engine.rundir import RunDirectory
 
     sizes = _sizes(layer, {"hidden": hidden, "intermediate": intermediate, "experts": experts, "top_k": top_k})
@@ -77,7 +79,8 @@ def _sizes(layer: str | None, given: dict[str, int | None]) -> dict[str, int]:
     if layer is None:
         return DEFAULT_SHAPE | stated
     if stated:
-        raise MoeguardError(f"--layer: sets every size; --{next(iter(stated)).replace('_', '-')} is not allowed beside it")
+        option = f"--{next(iter(stated)).replace('_', '-')}"
+        raise MoeguardError(f"--layer: sets every size; {option} is not allowed beside it")
     for one in LAYERS:
         if one.model.lower() == layer.lower():
             return {"hidden": one.hidden_size, "intermediate": one.intermediate_size, "experts": one.num_experts,

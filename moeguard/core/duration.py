@@ -14,5 +14,6 @@ def duration(text: str, option: str = "--budget") -> float:
     except ValueError:
         value = float("nan")
     if not 0 < value < float("inf"):
-        raise MoeguardError(f"{option}: {text!r}; allowed: a positive number of seconds, or one with s, m or h (60s, 5m)")
+        raise MoeguardError(f"{option}: {text!r}; allowed: a positive number of seconds, or one with s, m or h "
+                            "(60s, 5m)")
     return value

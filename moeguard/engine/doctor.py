@@ -1,4 +1,4 @@
-"""What this machine can run: the environment, and each backend with each recipe. Nothing is imported in this process."""
+"""What this machine can run: the environment, and each backend with each recipe. Libraries are imported elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moeguard.engine.probe import Answer, ask, end_all
 LIBRARIES = {"torch": "torch", "triton": "triton", "flashinfer-python": "flashinfer", "nvidia-cutlass-dsl": "cutlass"}
 #: Distributions that come without a module of their own.
 COMPANIONS = ("flashinfer-cubin", "flashinfer-jit-cache")
-#: The native part of nvidia-cutlass-dsl comes as one of these distributions (from version 4.3 on; before, as the first).
+#: nvidia-cutlass-dsl and the distributions that hold its native part.
 CUTLASS_DSL = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-core",
                "nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13")
 DEVICES = ("cpu", "cuda")
@@ -28,7 +28,7 @@ PARALLEL = 2
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """environment: JSON data. backends: one ``{"name", "recipe", "available", "reason"}`` for each backend and recipe."""
+    """environment: JSON data. backends: ``{"name", "recipe", "available", "reason"}`` of each backend and recipe."""
 
     environment: dict[str, Any]
     backends: tuple[dict[str, Any], ...]
@@ -40,7 +40,7 @@ class Diagnosis:
 
 def diagnose(plugins: Sequence[str] = (), device: str | None = None, *, timeout: float = 120.0,
              progress: Callable[[str], None] = lambda what: None) -> Diagnosis:
-    """Probe everything. device: ``cpu``, ``cuda``, or None for ``cuda`` where there is one. timeout: seconds of one probe.
+    """Probe everything. device: ``cpu``, ``cuda``, None for ``cuda`` where there is one. timeout: seconds of a probe.
 
     Raises UnknownNameError, PluginError when a plug-in does not import, MoeguardError when there is no such device.
     """
@@ -94,15 +94,15 @@ def _device(wanted: str | None, devices: Answer) -> str:
 def _environment(device: str, machine: Answer, devices: Answer, imports: dict[str, Answer]) -> dict[str, Any]:
     data = machine.data or fingerprint("cpu")
     libraries = {}
-    for name in LIBRARIES:
+    for name, module in LIBRARIES.items():
         answer = imports.get(name)
         libraries[name] = {
             "version": _version(name),
             "works": None if answer is None else answer.failure is None,
-            "reason": "not installed" if answer is None else answer.failure and f"import {LIBRARIES[name]}: {answer.failure}",
+            "reason": "not installed" if answer is None else answer.failure and f"import {module}: {answer.failure}",
         }
     problems = [f"{name}: {entry['reason']}" for name, entry in libraries.items() if entry["works"] is False]
-    problems += [f"{what}: {answer.failure}" for what, answer in (("device", machine), ("GPU", devices)) if answer.failure]
+    problems += [f"{what}: {one.failure}" for what, one in (("device", machine), ("GPU", devices)) if one.failure]
     return data | {
         "device": device,
         "gpus": devices.data["gpus"] if devices.data else None,
@@ -116,8 +116,7 @@ def _environment(device: str, machine: Answer, devices: Answer, imports: dict[st
 def cutlass_dsl() -> dict[str, Any]:
     """Installed distributions of nvidia-cutlass-dsl with their versions, and the flavour that they amount to.
 
-    flavour: ``cu13``, ``cu12``, ``base`` (no CUDA-specific native part), ``cu12+cu13`` when both are there (they hold the
-    same files, so the later installation wins), None when nothing is installed.
+    flavour: ``cu13``, ``cu12``, ``cu12+cu13`` when both are there, ``base`` when neither is, None when nothing is installed.
     """
     found = {name: there for name in CUTLASS_DSL if (there := _version(name))}
     special = [part for part in ("cu12", "cu13") if f"nvidia-cutlass-dsl-libs-{part}" in found]

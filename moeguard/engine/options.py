@@ -11,7 +11,6 @@ from pydantic import TypeAdapter
 
 from moeguard.backends import registry
 from moeguard.core.case import Case
-from moeguard.core.duration import duration as duration
 from moeguard.core.errors import CaseError, MoeguardError, UnknownNameError
 from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
 from moeguard.fuzz.profiles import cost, profile

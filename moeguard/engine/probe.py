@@ -1,4 +1,4 @@
-"""One question about this machine, answered in a process of its own: a library that ends the process ends only that one.
+"""One question about this machine, answered in a process of its own: what ends that process ends nothing else.
 
 The child writes one JSON object to a pipe; what the library prints goes nowhere.
 """
@@ -18,6 +18,8 @@ from typing import Any
 
 #: Children that were not waited for yet, of any thread.
 _running: set[subprocess.Popen[bytes]] = set()
+#: Why a recipe of the case format alone cannot be run.
+NO_CODEC = "moeguard has no codec for it in this version"
 _CODE = "from moeguard.engine.probe import main; main()"
 
 
@@ -36,11 +38,12 @@ class Answer:
 def ask(question: str, arguments: Sequence[str] = (), *, timeout: float = 120.0) -> Answer:
     """Ask a child process. question: a name of QUESTIONS. timeout: seconds until the child is killed."""
     reading, writing = os.pipe()
+    quiet = subprocess.DEVNULL
     try:
         child = subprocess.Popen(
-            [sys.executable, "-c", _CODE, str(writing), question, *arguments], pass_fds=(writing,), stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            start_new_session=True)
+            [sys.executable, "-c", _CODE, str(writing), question, *arguments], pass_fds=(writing,),
+            stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     finally:
         os.close(writing)
     _running.add(child)
@@ -93,7 +96,8 @@ def main() -> None:
 
         text = " ".join(str(error).split())[:300]
         usage = isinstance(error, PluginError)
-        said = {"failure": text if usage else f"{type(error).__name__}: {text}" if text else type(error).__name__, "usage": usage}
+        kind = "" if usage else type(error).__name__
+        said = {"failure": ": ".join(part for part in (kind, text) if part), "usage": usage}
     with os.fdopen(int(writing), "wb") as file:
         file.write(json.dumps(said).encode())
     os._exit(0)  # no teardown of libraries
@@ -142,7 +146,8 @@ def _backend(name: str, *plugins: str) -> dict[str, Any]:
     if not availability.available:
         return {"reason": availability.reason or "not available", "recipes": {}}
     recipes = {recipe: refusal(backend, recipe) for recipe in RECIPES}
-    return {"reason": None, "recipes": recipes | dict.fromkeys(PLANNED_RECIPES, "moeguard has no codec for it in this version")}
+    planned: dict[str, str | None] = dict.fromkeys(PLANNED_RECIPES, NO_CODEC)
+    return {"reason": None, "recipes": recipes | planned}
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {

@@ -41,7 +41,7 @@ class Result:
 
     @property
     def refusal(self) -> str | None:
-        """Why nothing was launched: the backend is not available, or supports no drawn case; None when something was."""
+        """Why nothing was launched: the backend cannot run here, or supports no drawn case; None otherwise."""
         (cell,) = self.outcome.cells
         return str(cell["reason"]) if cell["status"] == "refused" else None
 
@@ -78,7 +78,7 @@ class Cells:
         self._results: dict[tuple[str, str], Result | Exception] = {}
 
     def get(self, backend: str, recipe: str) -> Result:
-        """The result, from a campaign that runs now if it did not before. Raises KeyboardInterrupt when it is interrupted."""
+        """The result, from a campaign that runs now if it did not before; KeyboardInterrupt when it is interrupted."""
         key = backend, recipe
         if key not in self._results:
             try:
@@ -91,7 +91,8 @@ class Cells:
         return result
 
     def _run(self, backend: str, recipe: str) -> Result:
-        directory = RunDirectory.create(self._place(f"{backend}-{recipe}"), "pytest", self._settings.options(backend, recipe))
+        place = self._place(f"{backend}-{recipe}")
+        directory = RunDirectory.create(place, "pytest", self._settings.options(backend, recipe))
         events = Campaign(directory).run()
         outcome = write_all(directory.path, directory.manifest, events)
         if outcome.interrupted:
@@ -102,7 +103,8 @@ class Cells:
         """A folder that holds nothing: below ``--moeguard-out``, else in pytest's cache, else a temporary one."""
         if self._settings.out is not None:
             place = self._settings.out / name
-            return place if not place.exists() else place.with_name(f"{name}-{os.environ.get('PYTEST_XDIST_WORKER', 'again')}")
+            worker = os.environ.get("PYTEST_XDIST_WORKER", "again")
+            return place if not place.exists() else place.with_name(f"{name}-{worker}")
         cache = getattr(self._config, "cache", None)
         if cache is None:
             return Path(tempfile.mkdtemp(prefix=f"moeguard-{name}-"))

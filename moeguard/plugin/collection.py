@@ -48,8 +48,9 @@ class Check(pytest.Item):
         """Run the campaign of the cell, or take its result, and judge this group by it."""
         result = self.cells.get(self.backend, self.recipe)
         self.user_properties += properties(result, self.name)
-        self.add_report_section("call", "moeguard", f"{self.name}: {count(result.executions[self.name], 'execution')} of "
-                                                    f"{count(result.outcome.cases, 'case')}; {result.directory}")
+        executions = count(result.executions[self.name], "execution")
+        self.add_report_section("call", "moeguard", f"{executions} of {count(result.outcome.cases, 'case')} of the cell; "
+                                                    f"{result.directory}")
         findings = result.findings(self.name)
         if findings:
             raise Failure("\n\n".join(result.describe(finding) for finding in findings))
@@ -60,7 +61,8 @@ class Check(pytest.Item):
             pytest.skip(f"{self.backend} {self.recipe}: {result.refusal}")
         if not result.outcome.executions:
             (cell,) = result.outcome.cells
-            raise Failure(f"{self.backend} {self.recipe} executed no check: {cell['reason'] or result.outcome.sentence}")
+            reason = cell["reason"] or result.outcome.sentence
+            raise Failure(f"{self.backend} {self.recipe} executed no check: {reason}")
         reason = result.absence(self.name)
         if reason is not None:
             pytest.skip(f"{self.name}: {reason}")
@@ -97,8 +99,9 @@ class Collection:
     def pytest_report_header(self) -> str:
         """Say what will be run."""
         one = self._settings
-        return (f"moeguard: profile {one.profile}, {one.budget:g} s for each of {count(len(one.backends), 'backend')} x "
-                f"{count(len(one.recipes), 'recipe')}, seed {one.seed}, device {one.device}")
+        cells = f"{count(len(one.backends), 'backend')} x {count(len(one.recipes), 'recipe')}"
+        return (f"moeguard: profile {one.profile}, {one.budget:g} s for each of {cells}, seed {one.seed}, "
+                f"device {one.device}")
 
     def _checks(self, session: pytest.Session) -> Iterator[pytest.Item]:
         top = Node.from_parent(session, name=PREFIX, nodeid=PREFIX)

@@ -77,8 +77,8 @@ def _wish(mark: pytest.Mark | None, chosen: Settings) -> Wish:
         value = getattr(wish, field)
         if isinstance(value, bool) or not isinstance(value, int):
             raise MoeguardError(f"{field}: {value!r}; allowed: a whole number")
-    Options(backends=wish.backends, recipes=wish.recipes, profile=wish.profile, max_cases=wish.max_cases, seed=wish.seed,
-            device=chosen.device).check()
+    Options(backends=wish.backends, recipes=wish.recipes, profile=wish.profile, max_cases=wish.max_cases,
+            seed=wish.seed, device=chosen.device).check()
     return wish
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from moeguard.backends import registry
+from moeguard.core.duration import duration
 from moeguard.core.errors import MoeguardError, PluginError
 from moeguard.core.recipe import RECIPES
-from moeguard.engine.options import Options, default_device, duration
+from moeguard.engine.options import Options, default_device
 
 #: Seconds of drawing and judging that one backend and recipe get.
 BUDGET = "3s"
@@ -25,7 +26,7 @@ KEY = pytest.StashKey["Settings"]()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """backends, recipes: names. plugins: resolved paths. budget: seconds of one cell. out: as given, None for the cache."""
+    """backends, recipes: names. plugins: resolved paths. budget: seconds of a cell. out: None for pytest's cache."""
 
     backends: tuple[str, ...]
     recipes: tuple[str, ...]
@@ -53,7 +54,8 @@ def settings(config: pytest.Config) -> Settings:
 
 
 def _read(config: pytest.Config) -> Settings:
-    plugins = tuple(str((config.invocation_params.dir / file).resolve()) for file in config.getoption("moeguard_plugin") or ())
+    here = config.invocation_params.dir
+    plugins = tuple(str((here / file).resolve()) for file in config.getoption("moeguard_plugin") or ())
     for file in plugins:
         registry.load_plugin(file)
     out = config.getoption("moeguard_out")
@@ -64,7 +66,7 @@ def _read(config: pytest.Config) -> Settings:
         profile=config.getoption("moeguard_profile") or "smoke",
         budget=duration(config.getoption("moeguard_budget") or BUDGET),
         seed=0 if seed is None else seed, plugins=plugins, device=default_device(),
-        out=None if out is None else config.invocation_params.dir / out)
+        out=None if out is None else here / out)
     Options(backends=made.backends, recipes=made.recipes, profile=made.profile, budget=made.budget, seed=made.seed,
             device=made.device).check()
     return made

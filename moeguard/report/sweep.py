@@ -16,9 +16,9 @@ Key = tuple[int, str | None]
 def rows(history: History) -> tuple[dict[str, Any], ...]:
     """One JSON object for each number of tokens and tactic, in the order of the sweep.
 
-    ``tokens``, ``tactic`` (None: the default), ``verdict`` (``ok``, ``findings``, ``unjudged``: nothing comparable in the
-    answer), ``kinds`` of findings, ``executions``, ``witnessed`` (None: the backend cannot tell) and ``seconds`` (median
-    of ``runs`` timed calls; None when none was timed).
+    ``tokens``, ``tactic`` (None: the default), ``verdict`` (``ok``, ``findings``, ``unjudged``: nothing comparable in
+    the answer), ``kinds`` of findings, ``executions``, ``witnessed`` (None: the backend cannot tell) and ``seconds``
+    (median of ``runs`` timed calls; None when none was timed).
     """
     groups: dict[Key, list[Swept]] = {}
     kinds: dict[Key, set[str]] = {}

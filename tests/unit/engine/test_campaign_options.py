@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from moeguard.core.case import Case
+from moeguard.core.duration import duration
 from moeguard.core.errors import CaseError, MoeguardError, UnknownNameError
-from moeguard.engine.options import Options, check_device, duration
+from moeguard.engine.options import Options, check_device
 
 GOOD = Options(backends=("torch_reference",), recipes=("bf16",), budget=1.0, max_cases=3)
 SHAPE = dict(num_tokens=1, hidden_size=8, intermediate_size=8, num_experts=2, top_k=1)
