@@ -12,7 +12,7 @@ import torch
 from moeguard.checks.session import Calling, Execution, ScenarioAborted, Session
 from moeguard.checks.tactics import force, kind_of_wrong, offered_by
 from moeguard.checks.timing import time_calls
-from moeguard.checks.values import values, weight_digests, weights_intact
+from moeguard.checks.values import values, weights_intact
 from moeguard.core.errors import MoeguardError
 from moeguard.core.events import Event, Swept
 
@@ -26,7 +26,7 @@ def sweep(session: Session, done: frozenset[str | None], emit: Callable[[Event],
     A tactic that raises is a finding and ends nothing but itself.
     """
     try:
-        before = weight_digests(session)
+        before = session.resources.digests(session.case)
         if None not in done:
             _one(session, None, emit)
         offered = offered_by(session)

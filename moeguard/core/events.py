@@ -85,7 +85,7 @@ class Swept(Event):
     """A sweep is done with one tactic, None for the default.
 
     witnessed: whether the backend says that this tactic ran, None when it cannot tell. outcome: of the judged execution,
-    as in Executed, or ``crash``. seconds: median of ``runs`` timed calls, None when none was timed.
+    as in Executed, or ``crash`` or ``hang``. seconds: median of ``runs`` timed calls, None when none was timed.
     """
 
     name: ClassVar[str] = "swept"

@@ -116,7 +116,7 @@ def _environment(device: str, machine: Answer, devices: Answer, imports: dict[st
 def cutlass_dsl() -> dict[str, Any]:
     """Installed distributions of nvidia-cutlass-dsl with their versions, and the flavour that they amount to.
 
-    flavour: ``cu13``, ``cu12``, ``cu12+cu13`` when both are there, ``base`` when neither is, None when nothing is installed.
+    flavour: ``cu13``, ``cu12``, ``cu12+cu13`` (both), ``base`` (neither), None when nothing is installed.
     """
     found = {name: there for name in CUTLASS_DSL if (there := _version(name))}
     special = [part for part in ("cu12", "cu13") if f"nvidia-cutlass-dsl-libs-{part}" in found]

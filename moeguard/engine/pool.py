@@ -162,6 +162,7 @@ class Pool:
                           sentence=f"{calling.what} {what}", numbers={"call": calling.what})
         yield Found(scenario=job.scenario, finding=finding.model_dump(mode="json", by_alias=True))
         if job.swept is not None and calling.tactic not in job.swept | worker.swept:
+            yield Swept(scenario=job.scenario, tactic=calling.tactic, outcome=kind)
             worker.lost, worker.calling, worker.since = kind, None, time.monotonic()
             worker.job = replace(job, swept=job.swept | worker.swept | {calling.tactic})
             worker.connection.send(worker.job)

@@ -18,9 +18,9 @@ from moeguard.core.finding import Finding
 from moeguard.engine.campaign import Campaign
 from moeguard.engine.rundir import RunDirectory
 from moeguard.plugin.settings import Settings
-from moeguard.report.outcome import Outcome
+from moeguard.report.outcome import Outcome, fold
 from moeguard.report.text import count, number
-from moeguard.report.writer import write_all
+from moeguard.report.writer import write, write_all
 
 #: What a note is about, by the group that it explains.
 NOTES = {"tactics": "tactics", "tuned": "autotuning"}
@@ -94,10 +94,19 @@ class Cells:
         place = self._place(f"{backend}-{recipe}")
         directory = RunDirectory.create(place, "pytest", self._settings.options(backend, recipe))
         events = Campaign(directory).run()
-        outcome = write_all(directory.path, directory.manifest, events)
+        outcome = self._write(directory, events)
         if outcome.interrupted:
             raise KeyboardInterrupt
         return Result(outcome, directory.path, *_by_group(events))
+
+    def _write(self, directory: RunDirectory, events: list[Event]) -> Outcome:
+        """The outcome, with every report below ``--moeguard-out``, else with the cases of findings alone."""
+        if self._settings.out is not None:
+            return write_all(directory.path, directory.manifest, events)
+        outcome = fold(directory.manifest, events)
+        for finding in outcome.findings:
+            write(directory.path / "cases" / f"{finding.case.fingerprint}.json", finding.case.to_json() + "\n")
+        return outcome
 
     def _place(self, name: str) -> Path:
         """A folder that holds nothing: below ``--moeguard-out``, else in pytest's cache, else a temporary one."""

@@ -48,9 +48,8 @@ class Check(pytest.Item):
         """Run the campaign of the cell, or take its result, and judge this group by it."""
         result = self.cells.get(self.backend, self.recipe)
         self.user_properties += properties(result, self.name)
-        executions = count(result.executions[self.name], "execution")
-        self.add_report_section("call", "moeguard", f"{executions} of {count(result.outcome.cases, 'case')} of the cell; "
-                                                    f"{result.directory}")
+        executions, cases = count(result.executions[self.name], "execution"), count(result.outcome.cases, "case")
+        self.add_report_section("call", "moeguard", f"{executions}; {cases} drawn for the cell; {result.directory}")
         findings = result.findings(self.name)
         if findings:
             raise Failure("\n\n".join(result.describe(finding) for finding in findings))
