@@ -1,0 +1,200 @@
+"""Bad input over all commands, as one table: exit code 2, one clear line, nothing on stdout, nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import SMOKE, Called, Run, call
+
+from moeguard.core.case import Case
+from moeguard.engine import rundir
+
+Cli = Callable[..., Called]
+GOOD = json.loads(Case.model_validate({"shape": dict(num_tokens=3, hidden_size=16, intermediate_size=16, num_experts=4, top_k=2)})
+                  .to_json())
+FILES = {
+    "good.json": json.dumps(GOOD),
+    "empty.json": "",
+    "null.json": "null",
+    "cut.json": json.dumps(GOOD)[:-20],
+    "newer.json": json.dumps(GOOD | {"schema": 2}),
+    "top_k.json": json.dumps(GOOD | {"shape": GOOD["shape"] | {"top_k": 5}}),
+    "zero.json": json.dumps(GOOD | {"shape": GOOD["shape"] | {"hidden_size": 0}}),
+    "syntax.py": "def broken(:\n",
+    "imports.py": "import no_such_module_at_all\n",
+    "methods.py": "import moeguard as mg\nclass B(mg.Backend):\n    name = 'b'\n    def prepare(self, w, c): ...\nmg.register(B())\n",
+    "nothing.py": "x = 1\n",
+    "a_file": "mine",
+    "held/notes.txt": "mine",
+}
+SWEEP = "sweep --backend torch_reference --recipe bf16 --device cpu"
+TABLE = (
+    ("run --backend nope", "nope"),
+    ("run --backend", "backend"),
+    ("run --recipe fp4", "--recipe"),
+    ("run --profile quick", "profile"),
+    ("run --device tpu", "--device"),
+    ("run --plugin syntax.py", "SyntaxError"),
+    ("run --plugin imports.py", "no_such_module_at_all"),
+    ("run --plugin methods.py", "run"),
+    ("run --plugin nothing.py", "registers no backend"),
+    ("run --plugin missing.py", "missing.py"),
+    ("run --plugin held", "held"),
+    ("run --out a_file", "--out"),
+    ("run --out held", "other files"),
+    ("run --out a_file/run", "cannot be written"),
+    ("run --out /proc/moeguard/run", "cannot be written"),
+    ("run --resume held", "run directory"),
+    ("run --max-cases many", "--max-cases"),
+    ("replay good.json", "--backend"),
+    ("replay good.json --backend nope", "nope"),
+    ("replay good.json --backend torch_reference --repeat 0", "--repeat"),
+    ("replay empty.json --backend torch_reference", "not valid JSON"),
+    ("replay null.json --backend torch_reference", "JSON object"),
+    ("replay cut.json --backend torch_reference", "not valid JSON"),
+    ("replay newer.json --backend torch_reference", "schema 2"),
+    ("replay top_k.json --backend torch_reference", "top_k"),
+    ("replay zero.json --backend torch_reference", "hidden_size"),
+    ("replay missing.json --backend torch_reference", "missing.json"),
+    ("replay held --backend torch_reference", "cannot read"),
+    ("replay good.json --backend b --plugin methods.py", "run"),
+    ("replay good.json --backend torch_reference --out held", "other files"),
+    ("sweep", "--backend"),
+    ("sweep --backend torch_reference", "--recipe"),
+    ("sweep --backend nope --recipe bf16", "nope"),
+    ("sweep --backend torch_reference --recipe nope", "--recipe"),
+    ("sweep --backend torch_reference --recipe nvfp4", "no codec"),
+    (f"{SWEEP} --tokens 0", "--tokens"),
+    (f"{SWEEP} --tokens 1,-4", "--tokens"),
+    (f"{SWEEP} --tokens 1,,4", "--tokens"),
+    (f"{SWEEP} --tokens many", "--tokens"),
+    (f"{SWEEP} --tokens 1.5", "--tokens"),
+    (f"{SWEEP} --tokens 99999999999", "num_tokens"),
+    (f"{SWEEP} --hidden 0", "--hidden"),
+    (f"{SWEEP} --intermediate -8", "--intermediate"),
+    (f"{SWEEP} --experts 0", "--experts"),
+    (f"{SWEEP} --experts 4 --top-k 5", "--top-k"),
+    (f"{SWEEP} --top-k 0", "--top-k"),
+    (f"{SWEEP} --hidden 2000000000 --intermediate 2000000000", "GiB"),
+    (f"{SWEEP} --layer GPT-9", "--layer"),
+    (f"{SWEEP} --layer Kimi-K2 --hidden 64", "--hidden"),
+    (f"{SWEEP} --activation tanh", "activation"),
+    (f"{SWEEP} --repeat 0", "--repeat"),
+    (f"{SWEEP} --timeout never", "--timeout"),
+    (f"{SWEEP} --seed -1", "seed"),
+    (f"{SWEEP} --plugin syntax.py", "SyntaxError"),
+    (f"{SWEEP} --out held", "other files"),
+    (f"{SWEEP} --device tpu", "--device"),
+    ("doctor --device tpu", "--device"),
+    ("doctor --timeout 0", "--timeout"),
+    ("doctor surplus", "surplus"),
+    ("doctor --plugin methods.py", "run"),
+    ("selftest --profile quick", "--profile"),
+    ("selftest --workers 0", "--workers"),
+    ("selftest --device tpu", "--device"),
+    ("selftest --seed x", "--seed"),
+    ("report", "directory"),
+    ("report missing", "run directory"),
+    ("report held", "run directory"),
+    ("report a_file", "run directory"),
+    ("report held --nope", "--nope"),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the files of the table."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder with its content, without compiled modules."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))
+            if "__pycache__" not in path.parts}
+
+
+def refused(done: Called, *words: str) -> None:
+    """Exit code 2, and one line that holds ``words``."""
+    assert (done.code, done.out) == (2, ""), done
+    assert done.err.startswith("moeguard: ") and done.err.endswith("\n") and done.err.count("\n") == 1, done.err
+    assert "Traceback" not in done.err and len(done.err) < 600
+    assert all(word in done.err for word in words), done.err
+
+
+@pytest.mark.parametrize("as_json", ["", " --json"], ids=["text", "json"])
+@pytest.mark.parametrize(("command", "word"), TABLE, ids=[command for command, _ in TABLE])
+def test_bad_input(command: str, word: str, as_json: str, folder: Path, cli: Cli, clean_registry: None) -> None:
+    if as_json and command.startswith("doctor --plugin"):
+        pytest.skip("a process for each; once is enough")
+    before = tree(folder)
+    refused(cli(*f"{command}{as_json}".split()), word)
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "replay"])
+def test_a_full_disk_at_the_start_leaves_nothing(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(rundir.os, "replace", full)
+    arguments = {"run": ["run", *SMOKE, "--max-cases", 1], "sweep": [*SWEEP.split(), "--tokens", 2],
+                 "replay": ["replay", "good.json", "--backend", "torch_reference", "--device", "cpu"]}[command]
+    before = tree(folder)
+    refused(cli(*arguments, "--out", "run"), "run", "No space left on device")
+    assert tree(folder) == before
+
+
+def test_a_disk_that_fills_up_leaves_a_run_that_can_be_resumed(healthy_plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                               cli: Cli) -> None:
+    """The device /dev/full takes the place of the journal: every write to it fails as on a full disk."""
+    opened = Path.open
+
+    def journal_on_a_full_disk(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        full = path.name == "journal.jsonl" and mode == "a"
+        return opened(Path("/dev/full") if full else path, mode, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", journal_on_a_full_disk)
+        refused(cli("run", "--plugin", healthy_plugin, *SMOKE, "--max-cases", 3, "--json", "--out", tmp_path / "run"),
+                "journal.jsonl", "No space left on device", "resumed")
+    done = cli("run", "--resume", tmp_path / "run", "--json")
+    assert (done.code, done.data["cases"]) == (0, 3)
+
+
+def test_a_full_disk_at_the_reports(clean_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    from moeguard.report import writer
+
+    copy = Path(shutil.copytree(clean_run.path, tmp_path / "copy"))
+    before = tree(copy)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer.os, "replace", full)
+    refused(call("report", copy), "reports cannot be written", "No space left on device")
+    assert tree(copy) == before
+
+
+def test_a_run_of_a_newer_version(clean_run: Run, tmp_path: Path, cli: Cli) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(clean_run.path, tmp_path / "copy"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["options"]["colour"] = "red"
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    refused(cli("report", copy), "manifest.json")
+    (copy / "manifest.json").write_text(json.dumps(manifest | {"schema": 2}))
+    for command in ("report", "run --resume"):
+        refused(cli(*command.split(), copy), "schema 2")
