@@ -21,7 +21,7 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Shape(_Value):
@@ -126,7 +126,7 @@ class Case(_Value):
     activation_format: Literal["standard", "batched"] = "standard"
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _possible(self) -> Case:
@@ -189,7 +189,7 @@ class Case(_Value):
         """Parse a case. Raises CaseError that names the field and what is allowed."""
         try:
             data = json.loads(text)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise CaseError(f"{source}: not valid JSON ({error})") from None
         if not isinstance(data, dict):
             raise CaseError(f"{source}: a case is a JSON object, not {type(data).__name__}")

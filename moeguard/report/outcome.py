@@ -112,7 +112,9 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
     findings, hits = _findings(history)
     cells = evidence.cells(manifest, history, findings)
     executions = sum(cell["executions"] for cell in cells)
-    verdict = "findings" if _failing(manifest, findings) else "clean" if executions else "inconclusive"
+    wanted = manifest["options"].get("tactic")
+    verified = executions and (wanted is None or any(wanted in cell["tactics"] for cell in cells))
+    verdict = "findings" if _failing(manifest, findings) else "clean" if verified else "inconclusive"
     return Outcome(
         manifest=manifest,
         verdict=verdict,

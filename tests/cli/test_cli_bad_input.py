@@ -140,12 +140,7 @@ CASES = {
 }
 
 
-#: Cases that moeguard.core does not refuse in the right way yet.
-OPEN = {"too deep": "Case.from_json lets RecursionError through", "not a number": "activation.alpha accepts NaN"}
-
-
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.xfail(reason=OPEN[name]) if name in OPEN else ()) for name in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_case_files(name: str, tmp_path: Path, cli: Cli) -> None:
     text, *words = CASES[name]
     (tmp_path / "case.json").write_text(text)
