@@ -138,7 +138,8 @@ class TorchReference(Backend):
         gate = product(packed, prepared.gate, weights.gate_bias)
         up = None if prepared.up is None else product(packed, prepared.up, weights.up_bias)
         result = product(self._hidden(prepared, gate, up), prepared.down, weights.down_bias)
-        return torch.cat([result[expert, : counts[expert]] for expert, _ in _segments(counts)] or [result[:0].view(0, rows.shape[1])])
+        parts = [result[expert, : counts[expert]] for expert, _ in _segments(counts)]
+        return torch.cat(parts) if parts else rows[:0]
 
     def _hidden(self, prepared: Prepared, gate: Tensor, up: Tensor | None) -> Tensor:
         case = prepared.case

@@ -21,6 +21,12 @@ def describe(judgement: Judgement) -> str:
     for rule in ("row", "tile", "column", "expert"):
         if rule in judgement.failed:
             parts.append(f"{rule} {numbers[f'worst_{rule}']} rms {numbers[f'{rule}_rms']:.3g} > {numbers[f'{rule}_limit']:.3g}")
+    if "gain" in judgement.failed:
+        scale = f"the answer is scaled by {1 + numbers['gain']:.4f} (limit +-{numbers['gain_limit']:.2g})"
+        if abs(numbers["gain"]) <= numbers["gain_limit"]:
+            scale = (f"the part of expert {numbers['gain_expert']} is scaled by {1 + numbers['expert_gain']:.4f} "
+                     f"(limit +-{numbers['expert_gain_limit']:.2g})")
+        parts.append(scale)
     if "global" in judgement.failed:
         parts.append(f"error {numbers['rho']:.3g} times that of healthy twins (is the declared recipe right?)")
     return "; ".join(parts)

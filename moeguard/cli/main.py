@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -37,13 +38,16 @@ def main() -> NoReturn:
     """Entry point. Errors that the user caused are one line on stderr and exit code 2."""
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except MoeguardError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
+    except OSError as error:
+        _fail(f"cannot write the result: {error.strerror}", 2)
     except Exception as error:
         # typer carries its own copy of click in newer versions: its usage errors are known by their interface
         message = getattr(error, "format_message", None)

@@ -18,11 +18,10 @@ PROBES = ("duplicate_ids", "invalid_ids", "nan_logits", "all_negative_logits")
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Shape(_Value):
@@ -42,9 +41,9 @@ class Activation(_Value):
     """
 
     kind: Literal["swiglu", "geglu", "geglu_tanh", "swiglu_oai", "relu2", "silu", "gelu"] = "swiglu"
-    alpha: Finite | None = None
-    beta: Finite | None = None
-    limit: Annotated[Finite, Field(gt=0)] | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    limit: Annotated[float, Field(gt=0)] | None = None
 
     @property
     def gated(self) -> bool:
@@ -127,7 +126,7 @@ class Case(_Value):
     activation_format: Literal["standard", "batched"] = "standard"
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _possible(self) -> Case:
@@ -190,7 +189,7 @@ class Case(_Value):
         """Parse a case. Raises CaseError that names the field and what is allowed."""
         try:
             data = json.loads(text)
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise CaseError(f"{source}: not valid JSON ({error})") from None
         if not isinstance(data, dict):
             raise CaseError(f"{source}: a case is a JSON object, not {type(data).__name__}")

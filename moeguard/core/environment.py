@@ -8,6 +8,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from moeguard import __version__
+
 PACKAGES = ("moeguard", "torch", "triton", "flashinfer-python", "flashinfer-jit-cache", "nvidia-cutlass-dsl", "hypothesis",
             "numpy", "pydantic")
 
@@ -20,6 +22,7 @@ def package_versions() -> dict[str, str | None]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = None
+    found["moeguard"] = __version__  # also where it runs from a checkout
     return found
 
 

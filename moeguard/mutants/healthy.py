@@ -33,9 +33,14 @@ class HealthyReversed(Pipeline):
         return replace(slots, groups=slots.groups[::-1])
 
     def combine(self, call: Call, slots: Slots, outputs: Tensor) -> Tensor:
-        weighted = outputs * call.router_weights.reshape(-1)[slots.slot, None]
-        total = outputs.new_zeros(call.ids.shape[0], outputs.shape[1])
-        return total.index_add_(0, slots.token.flip(0), weighted.flip(0))
+        tokens, top_k = call.ids.shape
+        table = outputs.new_zeros(tokens * top_k, outputs.shape[1])
+        table[slots.slot] = outputs
+        weighted = table.view(tokens, top_k, -1) * call.router_weights[:, :, None]
+        total = torch.zeros_like(weighted[:, 0])
+        for rank in reversed(range(top_k)):  # in a fixed order: index_add_ uses atomics on a GPU
+            total += weighted[:, rank]
+        return total
 
 
 class HealthyPermuted(Pipeline):

@@ -46,10 +46,16 @@ _ROUTINGS = ("uniform", "balanced", "skewed", "one_expert", "empty_experts", "du
 
 @dataclass
 class Tally:
-    """Counts of one recipe."""
+    """Counts of one recipe.
+
+    suspected, alarmed: references (distinct cases) with at least one candidate or alarm. The ORDERS executions of a
+    reference share its data, so bounds on rates count references.
+    """
 
     executions: int = 0
     references: int = 0
+    suspected: int = 0
+    alarmed: int = 0
     candidates: Counter[str] = field(default_factory=Counter)
     after_twins: Counter[str] = field(default_factory=Counter)
     alarms: Counter[str] = field(default_factory=Counter)
@@ -156,6 +162,7 @@ def calibrate(executions: int, seed: int, recipes: tuple[str, ...], seconds: flo
             reference = _reference(rng, recipe)
             judge, tally = Judge(reference), tallies[recipe]
             tally.references += 1
+            before = sum(tally.candidates.values()), sum(tally.alarms.values())
             for _ in range(ORDERS):
                 kernel = int(rng.integers(2**40))
                 answer = Emulation(kernel).run(reference.problem, reference.numerics)
@@ -163,6 +170,8 @@ def calibrate(executions: int, seed: int, recipes: tuple[str, ...], seconds: flo
                 done += 1
                 if not judgement.passed:
                     follow_up(tally, judge, answer, judgement, kernel)
+            tally.suspected += sum(tally.candidates.values()) > before[0]
+            tally.alarmed += sum(tally.alarms.values()) > before[1]
     return tallies
 
 
@@ -178,14 +187,17 @@ def upper_bound(failures: int, runs: int) -> float:
 
 def as_markdown(tallies: dict[str, Tally], seed: int) -> str:
     """Tables of a calibration."""
-    header = ("recipe", "executions", "references", "candidates", "after twins", "alarms", "95 % bound")
+    header = ("recipe", "executions", "references", "candidates", "after twins", "alarms", "references with a candidate",
+              "with an alarm", "95 % bound on the latter")
     rows: list[tuple[object, ...]] = []
     for recipe, tally in tallies.items():
         alarms = sum(tally.alarms.values())
         rows.append((recipe, tally.executions, tally.references, dict(tally.candidates), dict(tally.after_twins), alarms,
-                     f"{upper_bound(alarms, tally.executions):.1e}"))
-    total, alarms = sum(t.executions for t in tallies.values()), sum(sum(t.alarms.values()) for t in tallies.values())
-    rows.append(("all", total, sum(t.references for t in tallies.values()), "", "", alarms, f"{upper_bound(alarms, total):.1e}"))
+                     tally.suspected, tally.alarmed, f"{upper_bound(tally.alarmed, tally.references):.1e}"))
+    every = list(tallies.values())
+    references, alarmed = sum(t.references for t in every), sum(t.alarmed for t in every)
+    rows.append(("all", sum(t.executions for t in every), references, "", "", sum(sum(t.alarms.values()) for t in every),
+                 sum(t.suspected for t in every), alarmed, f"{upper_bound(alarmed, references):.1e}"))
     tails = [(recipe, name, *(f"{tail[k] / max(tally.executions, 1):.1e}" for k in DECADES))
              for recipe, tally in tallies.items()
              for name, tail in (("blocks", tally.block_tail), ("elements", tally.element_tail))]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from moeguard.oracle.reference import Reference
 from moeguard.oracle.slots import make_slots
+from moeguard.quant.formats import FORMATS
 from moeguard.tensors.problem import Problem
 
 
@@ -39,12 +40,23 @@ def selected(reference: Reference, tokens: Tensor, problem: Problem) -> Referenc
 
 
 def without_slot(reference: Reference, rank: Tensor, problem: Problem) -> Reference:
-    """The reference after ``topk_weights[t, rank[t]]`` became zero; S stays, as an upper bound."""
+    """The reference after ``topk_weights[t, rank[t]]`` became zero.
+
+    S is an upper bound: it keeps the dropped part's share, and gains the rounding of an answer that may have grown.
+    """
     slots = reference.slots
     gone = slots.rank == rank[slots.token]
     part = reference.expert_output * (slots.weight * gone)[:, None]
     weights = replace(slots, weight=torch.where(gone, torch.zeros_like(slots.weight), slots.weight))
-    return replace(reference, problem=problem, slots=weights, y=reference.y - slots.combine(part))
+    y = reference.y - slots.combine(part)
+    step = reference.output.roundoff
+    if reference.numerics.combine != "fp32":
+        step = max(step, FORMATS["bf16"].roundoff) * (problem.flat_ids.shape[1] + 1)
+    deviation = (reference.deviation.square() + y.square() * (step**2 / 3)).sqrt_()
+    inside = y.abs() + 8 * deviation < reference.output.maximum
+    defined = inside if reference.defined is None else inside & reference.defined
+    return replace(reference, problem=problem, slots=weights, y=y, deviation=deviation,
+                   defined=None if bool(defined.all()) else defined)
 
 
 def _rows(reference: Reference, order: Tensor) -> Reference:

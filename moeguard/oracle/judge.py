@@ -15,13 +15,14 @@ from moeguard.core.numerics import Numerics
 from moeguard.oracle.blocks import RULES, BlockPlan, plan_blocks, sums
 from moeguard.oracle.cap import cap
 from moeguard.oracle.flips import flip_limit
+from moeguard.oracle.gain import GainRule
 from moeguard.oracle.limits import CONFIRMING_TWINS, Limits, few_twins
 from moeguard.oracle.reference import Reference
 from moeguard.oracle.twins import each_twin
 from moeguard.quant.formats import round_to
 
 #: Rules whose exceedance alone must be confirmed by more twins and by a second seed.
-SOFT_RULES = frozenset({*RULES, "global"})
+SOFT_RULES = frozenset({*RULES, "gain", "global"})
 #: Rows of an execution that get the sharper limit, at most.
 SHARP_ROWS = 4
 
@@ -30,7 +31,7 @@ SHARP_ROWS = 4
 class Judgement:
     """What the rules say of one answer.
 
-    failed: names of the rules that failed, out of ``finite element exact row tile column expert global``.
+    failed: names of the rules that failed, out of ``finite element exact row tile column expert gain global``.
     numbers: the record: counts, max_z with its place, worst blocks with their limits, rms_z, rho, ...
     """
 
@@ -44,7 +45,7 @@ class Judgement:
 
     @property
     def soft(self) -> bool:
-        """Only block or ratio rules failed: a candidate, not yet a finding."""
+        """Only block, gain or ratio rules failed: a candidate, not yet a finding."""
         return bool(self.failed) and SOFT_RULES.issuperset(self.failed)
 
 
@@ -61,6 +62,11 @@ class Judge:
         judge = Judge(reference, self.limits)
         judge._twins = self._twins
         return judge
+
+    @cached_property
+    def gain(self) -> GainRule:
+        """The gain rule of this reference."""
+        return GainRule(self.reference, self.inverse, self.limits)
 
     @cached_property
     def plan(self) -> BlockPlan:
@@ -120,6 +126,10 @@ class Judge:
             "rms_z": math.sqrt(mean), "got": float(y[row, column]), "wanted": float(reference.y[row, column])}
         failed = ["element"] if abs(biggest) > tau else []
         failed += self._blocks(energy, numbers)
+        scale = self.gain.measure(z)
+        numbers |= scale.numbers()
+        if scale.failed:
+            failed.append("gain")
         if self._ratio(mean, numbers):
             failed.append("global")
         if failed:
@@ -128,11 +138,15 @@ class Judge:
 
     def confirms(self, answer: Tensor, judgement: Judgement) -> bool:
         """Whether a soft exceedance stands against CONFIRMING_TWINS twins of this very problem."""
-        energy = self.normalised(answer.reshape(self.reference.y.shape).double()).square()
+        z = self.normalised(answer.reshape(self.reference.y.shape).double())
+        energy, gain = z.square(), self.gain.measure(z)
+        gains = torch.zeros_like(gain.value)
         rules = [rule for rule in RULES if rule in judgement.failed]
         totals, most, energies = sums(energy, self.plan), sums(torch.zeros_like(energy), self.plan), []
         for twin in each_twin(self.reference, CONFIRMING_TWINS, seed=CONFIRMING_TWINS):
-            of_twin = self.normalised(twin).square()
+            error = self.normalised(twin)
+            of_twin = error.square()
+            gains = torch.maximum(gains, self.gain.measure(error).value.abs())
             energies.append(float(of_twin.sum()) / self.judged)
             if rules:
                 sizes = sums(of_twin, self.plan)
@@ -141,6 +155,8 @@ class Judge:
             known, mean = np.asarray(energies) + self.reference.underflow, float(energy.sum()) / self.judged
             if mean > max(self.limits.ratio_floor**2, self.limits.twin_ratio(known, self.judged) ** 2 * float(known.mean())):
                 return True
+        if bool(((gain.value.abs() > gain.limit) & (gain.value.abs() > self.limits.ratio * gains)).any()):
+            return True
         for rule in rules:
             count = self.plan.count[rule]
             exceeded = totals[rule] > self._limit(rule, totals[rule] / count.clamp_min(1.0)) * count

@@ -86,7 +86,7 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     y = slots.combine(weighted)
 
     noise, edge = preactivation_noise(problem, numerics, slots, x, gate, up)
-    variance_hidden = _hidden_variance(numerics, hidden, scale, noise)
+    variance_hidden = hidden_variance(numerics, hidden, scale, noise)
     together = slots.together()
     influence = (slots.weight * together).abs_()
     spread = grouped_product(variance_hidden, weights.down, slots, transform="square") * influence[:, None]
@@ -132,7 +132,7 @@ def quantum(rounding: str, scale: Tensor | None) -> Tensor | float:
     return FORMATS[last].quantum / 2
 
 
-def _hidden_variance(numerics: Numerics, hidden: Tensor, scale: Tensor | None, noise: Tensor) -> Tensor:
+def hidden_variance(numerics: Numerics, hidden: Tensor, scale: Tensor | None, noise: Tensor) -> Tensor:
     """Variance of one element of the rounded intermediate, [S, I]."""
     step = torch.maximum(roundoff(numerics.intermediate) * hidden.abs(),
                          torch.as_tensor(quantum(numerics.intermediate, scale), dtype=hidden.dtype, device=hidden.device))

@@ -97,9 +97,10 @@ def grouped_product(rows: Tensor, weight: Operand, slots: Slots, *, transform: s
                     bias: Operand | None = None) -> Tensor:
     """rows [S, D] or [n, S, D] times each slot's expert matrix [N, D] transposed: float64 [S, N] or [n, S, N].
 
-    transform: ``value``, ``square`` or ``abs`` of the dequantised weights. bias: operand [E_local, N] or None.
+    transform: ``value``, ``square`` or ``abs`` of the dequantised weights; ``backward`` multiplies rows [S, N] by the matrix
+    itself: [S, D]. bias: operand [E_local, N] or None.
     """
-    width, depth = weight.data.shape[1], rows.shape[-1]
+    width, depth = weight.data.shape[2 if transform == "backward" else 1], rows.shape[-1]
     copies, blocks = (rows.shape[0] if rows.dim() == 3 else 1), slots.block_expert.shape[0]
     packed = rows.new_zeros(copies, blocks * slots.height, depth)
     packed[:, slots.place] = rows
@@ -110,7 +111,7 @@ def grouped_product(rows: Tensor, weight: Operand, slots: Slots, *, transform: s
             matrix = matrix.square()
         elif transform == "abs":
             matrix = matrix.abs()
-        torch.bmm(packed[chunk], matrix.transpose(1, 2), out=result[chunk])
+        torch.bmm(packed[chunk], matrix if transform == "backward" else matrix.transpose(1, 2), out=result[chunk])
     unpacked_rows = result.view(blocks, copies, slots.height, width).transpose(0, 1).reshape(copies, -1, width)
     out = unpacked_rows[:, slots.place].view(*rows.shape[:-1], width)
     return out if bias is None else out + bias.dequantize(out.dtype)[slots.expert]

@@ -50,5 +50,5 @@ WORDS: dict[str, str] = {
     "execution": "one call of a backend that got a memory check and a verdict; shrinking and replays are not counted",
     "reproduced": "whether the finding came back on a second try; one that does not come back stays a finding",
     "known": "covered by an entry of the ledger; does not fail a run unless it is strict",
-    "fingerprint": "the identity of a finding: kind, backend, recipe, check and tactic, but not the case",
+    "fingerprint": "the identity of a finding: kind, backend, recipe and tactic, but not the case",
 }

@@ -120,8 +120,11 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
     findings, hits = _findings(history)
     cells = evidence.cells(manifest, history, findings)
     executions = sum(cell["executions"] for cell in cells)
-    tactics = sweep.rows(history) if manifest.get("options", {}).get("sweep") else None
-    verified = executions if tactics is None else any(row["tactic"] is not None and row["executions"] for row in tactics)
+    tactics = sweep.rows(history) if manifest["options"].get("sweep") else None
+    wanted = manifest["options"].get("tactic")
+    verified = executions and (wanted is None or any(wanted in cell["tactics"] for cell in cells))
+    if tactics is not None:
+        verified = any(row["tactic"] is not None and row["executions"] for row in tactics)
     verdict = "findings" if _failing(manifest, findings) else "clean" if verified else "inconclusive"
     return Outcome(
         manifest=manifest,

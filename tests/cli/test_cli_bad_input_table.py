@@ -28,7 +28,8 @@ FILES = {
     "zero.json": json.dumps(GOOD | {"shape": GOOD["shape"] | {"hidden_size": 0}}),
     "syntax.py": "def broken(:\n",
     "imports.py": "import no_such_module_at_all\n",
-    "methods.py": "import moeguard as mg\nclass B(mg.Backend):\n    name = 'b'\n    def prepare(self, w, c): ...\nmg.register(B())\n",
+    "methods.py": "import moeguard as mg\nclass B(mg.Backend):\n    name = 'b'\n    def prepare(self, w, c): ...\n"
+                  "mg.register(B())\n",
     "nothing.py": "x = 1\n",
     "a_file": "mine",
     "held/notes.txt": "mine",
@@ -154,8 +155,8 @@ def test_a_full_disk_at_the_start_leaves_nothing(command: str, folder: Path, mon
     assert tree(folder) == before
 
 
-def test_a_disk_that_fills_up_leaves_a_run_that_can_be_resumed(healthy_plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                               cli: Cli) -> None:
+def test_a_disk_that_fills_up_leaves_a_run_that_can_be_resumed(
+        healthy_plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     """The device /dev/full takes the place of the journal: every write to it fails as on a full disk."""
     opened = Path.open
 

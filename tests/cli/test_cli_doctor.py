@@ -122,7 +122,8 @@ def test_ctrl_c_leaves_no_probe_behind(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     (tmp_path / "slow.py").write_text(f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
     process = subprocess.Popen([sys.executable, "-m", "moeguard", "doctor", "--plugin", str(tmp_path / "slow.py")],
-                               env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                               env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
     deadline = time.monotonic() + 60
     while not (mark.exists() and mark.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -152,7 +152,8 @@ def test_a_finding_is_replayed_by_its_command(swept: Run, plugin: Path, tmp_path
 
 
 def test_a_clean_sweep_with_repeats(tmp_path: Path, cli: Cli) -> None:
-    done = cli("sweep", "--backend", "torch_reference", *SMALL, "--tokens", "3", "--repeat", 3, "--json", "--out", tmp_path / "run")
+    done = cli("sweep", "--backend", "torch_reference", *SMALL, "--tokens", "3", "--repeat", 3, "--json",
+               "--out", tmp_path / "run")
     assert (done.code, done.data["verdict"], done.data["findings"]) == (0, "clean", [])
     assert {row["tactic"]: row["executions"] for row in done.data["tactics"]} == {
         None: 3, "segments": 3, "padded": 3, "split": 3}
@@ -181,8 +182,8 @@ def test_a_layer_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: C
     from moeguard.fuzz import boundaries
 
     monkeypatch.setattr(boundaries, "LAYERS", (boundaries.Layer("Tiny-1B", 32, 48, 4, 2),))
-    done = cli("sweep", "--backend", "torch_reference", "--recipe", "fp16", "--layer", "tiny-1b", "--tokens", "2", "--device", "cpu",
-               "--activation", "geglu", "--json", "--out", tmp_path / "run")
+    done = cli("sweep", "--backend", "torch_reference", "--recipe", "fp16", "--layer", "tiny-1b", "--tokens", "2",
+               "--device", "cpu", "--activation", "geglu", "--json", "--out", tmp_path / "run")
     assert done.code == 0
     case = json.loads((tmp_path / "run" / "manifest.json").read_text())["options"]["cases"][0]
     assert case["shape"] == {"num_tokens": 2, "hidden_size": 32, "intermediate_size": 48, "num_experts": 4, "top_k": 2}

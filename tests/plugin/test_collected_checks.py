@@ -120,8 +120,8 @@ def test_x_stops_at_the_first_failure_and_k_chooses(run: Run, holey: str) -> Non
 
 
 def test_backends_that_run_nothing(run: Run, odd: str) -> None:
-    done = run("--moeguard", "--moeguard-backend=absent,declines,dies,empty", "--moeguard-recipe=bf16", "--moeguard-budget=1s", odd,
-               "-k", "values")
+    done = run("--moeguard", "--moeguard-backend=absent,declines,dies,empty", "--moeguard-recipe=bf16", "--moeguard-budget=1s",
+               odd, "-k", "values")
     assert done.tests == {
         "moeguard::absent::bf16::values": "skipped", "moeguard::declines::bf16::values": "skipped",
         "moeguard::dies::bf16::values": "failure", "moeguard::empty::bf16::values": "failure"}, done.out
@@ -140,7 +140,8 @@ def test_ids_are_the_same_everywhere_and_need_no_campaign(run: Run, loop: str, p
     assert not list(pytester.path.glob(".pytest_cache/d/moeguard/*"))
 
 
-def test_tests_are_chosen_by_id_and_marker_and_lie_beside_own_tests(pytester: pytest.Pytester, in_process: None, loop: str) -> None:
+def test_tests_are_chosen_by_id_and_marker_and_lie_beside_own_tests(
+        pytester: pytest.Pytester, in_process: None, loop: str) -> None:
     pytester.makepyfile(test_own="def test_mine():\n    pass\n")
 
     def chosen(*arguments: str) -> list[str]:

@@ -23,10 +23,12 @@ def pytest_unconfigure(config):
 
 
 @pytest.mark.parametrize("arguments", [("--collect-only",), (), ("--fixtures",)])
-def test_without_the_flag_nothing_heavy_is_imported(arguments: tuple[str, ...], pytester: pytest.Pytester, environment: None) -> None:
+def test_without_the_flag_nothing_heavy_is_imported(
+        arguments: tuple[str, ...], pytester: pytest.Pytester, environment: None) -> None:
+    """Hypothesis brings a plug-in of its own, which imports it at the end of every run and is left out here."""
     pytester.makeconftest(SPY)
     pytester.makepyfile("def test_mine():\n    pass\n")
-    done = pytester.runpytest_subprocess("-p", "no:hypothesispytest", *LOADED, *arguments)  # that one imports hypothesis at the end
+    done = pytester.runpytest_subprocess("-p", "no:hypothesispytest", *LOADED, *arguments)
     assert done.ret == 0
     modules = (pytester.path / "modules.txt").read_text().split()
     assert "moeguard.pytest_plugin" in modules
@@ -63,8 +65,8 @@ def descendants(process: int) -> set[int]:
 def test_ctrl_c_leaves_no_process_behind(workers: tuple[str, ...], pytester: pytest.Pytester, environment: None) -> None:
     arguments = ["--moeguard", "--moeguard-backend=torch_reference", "--moeguard-recipe=bf16,fp16", "--moeguard-budget=60s",
                  "--moeguard-out=out", *workers]
-    process = subprocess.Popen([sys.executable, "-m", "pytest", *LOADED, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True, cwd=pytester.path, start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-m", "pytest", *LOADED, *arguments], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, cwd=pytester.path, start_new_session=True)
     journals = [pytester.path / "out" / f"torch_reference-{recipe}" / "journal.jsonl" for recipe in ("bf16", "fp16")]
     wanted = journals if workers else journals[:1]
     deadline = time.monotonic() + 120
@@ -86,7 +88,8 @@ def test_ctrl_c_leaves_no_process_behind(workers: tuple[str, ...], pytester: pyt
 
 
 def test_a_killed_pytest_leaves_no_worker_behind(pytester: pytest.Pytester, environment: None, loop: str) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "pytest", *LOADED, *QUICK[:-1], "--moeguard-budget=60s", "--moeguard-out=out", loop],
+    arguments = [*QUICK[:-1], "--moeguard-budget=60s", "--moeguard-out=out", loop]
+    process = subprocess.Popen([sys.executable, "-m", "pytest", *LOADED, *arguments],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=pytester.path)
     journal = pytester.path / "out" / "loop-bf16" / "journal.jsonl"
     deadline = time.monotonic() + 120

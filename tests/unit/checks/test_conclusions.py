@@ -210,6 +210,19 @@ def test_a_race_is_nondeterministic() -> None:
     assert kinds(session(Racy(), case())) == {"nondeterministic": None}
 
 
+def test_an_answer_that_grows_when_a_weight_is_zeroed_is_not_an_alarm() -> None:
+    """Two experts that cancel: without one of them the answer, and its last rounding, are larger than before."""
+    from moeguard.backends.torch_reference import TorchReference
+
+    cancelling = Case.model_validate({
+        "shape": {"num_tokens": 97, "hidden_size": 8, "intermediate_size": 40, "num_experts": 8, "top_k": 2},
+        "recipe": "fp16", "scales": {"kind": "heterogeneous", "exponent": -36},
+        "weights": {"kind": "zero_expert", "bias": True}, "seed": 1821314571})
+    done = Session(TorchReference(), cancelling, Resources())
+    run_checks(done)
+    assert not done.findings
+
+
 def test_prepare_may_not_change_the_weights() -> None:
     class Shifts(Named):
         def prepare(self, weights: Weights, case: Case) -> object:  # type: ignore[override]

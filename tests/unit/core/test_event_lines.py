@@ -6,13 +6,25 @@ import json
 
 import pytest
 
-from moeguard.core.events import EVENTS, Event, Executed, Found, Noted, RunFinished, ScenarioFinished, ScenarioStarted, parse
+from moeguard.core.events import (
+    EVENTS,
+    Event,
+    Executed,
+    Found,
+    Noted,
+    RunFinished,
+    ScenarioFinished,
+    ScenarioStarted,
+    Swept,
+    parse,
+)
 
 EXAMPLES = [
     ScenarioStarted(scenario=1, draw=0, round=0, backend="mine", recipe="bf16", case={"seed": 1}, fingerprint="0123"),
     Executed(scenario=1, number=1, check="values", role="base", tactic=None, outcome="ok", seconds=0.5, numbers={"max_z": 1.5}),
     Found(scenario=1, finding={"kind": "crash", "sentence": "Zeile\nzwei \u00fc \U0001f600"}, shrunk=True),
     Noted(scenario=-1, backend="mine", recipe="", what="backend", reason="no GPU"),
+    Swept(scenario=1, tactic="64x128", outcome="ok", witnessed=True, seconds=0.25, runs=5),
     ScenarioFinished(scenario=1, status="clean", executions=1, seconds=0.5),
     RunFinished(seconds=0.5, interrupted=True),
 ]

@@ -31,7 +31,7 @@ def test_twenty_thousand_executions() -> None:
 def test_reports_state_the_bound(tmp_path: Path) -> None:
     tallies = calibrate(16, 5, ("bf16", "fp8_block"))
     text = as_markdown(tallies, 5)
-    assert f"{upper_bound(0, 16):.1e}" in text
+    assert f"{upper_bound(0, 2):.1e}" in text  # two references: repeats on one reference prove nothing more
     data = json.loads(json.dumps(as_json(tallies)))
     assert data["bf16"]["executions"] == 8
 

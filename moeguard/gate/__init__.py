@@ -1,0 +1,1 @@
+"""From evidence to a decision: confidence in what a run has shown."""
