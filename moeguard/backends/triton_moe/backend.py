@@ -1,0 +1,180 @@
+"""The backend ``triton``: which cases it takes, what it declares, and its own tuning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from moeguard.backends.protocol import Availability, Backend, Refused, Support, Traits
+from moeguard.backends.triton_moe import device
+from moeguard.backends.triton_moe.alignment import block_bound
+from moeguard.backends.triton_moe.layout import Prepared, prepare
+from moeguard.backends.triton_moe.tactics import SCHEMES, Tactic, default, offered, shared_bytes
+from moeguard.backends.triton_moe.workspace import Sizes
+from moeguard.core.case import Case
+from moeguard.core.numerics import Numerics
+from moeguard.core.recipe import RECIPES
+from moeguard.tensors.operand import Batch, Weights
+
+#: Most tile steps of a case in the interpreter; one takes about half a millisecond.
+INTERPRETED_STEPS = 64
+#: Tactics that tune() tries in the interpreter, where times mean little.
+INTERPRETED_CANDIDATES = 2
+#: Seconds after which tune() starts no further tactic; compiling one takes a few.
+TUNE_SECONDS = 5.0
+#: Timed calls of one tactic.
+REPEATS = 5
+
+
+class Triton(Backend):
+    """Rounds where the recipe says so and nowhere else; drops ids that this rank does not hold.
+
+    Sums are float32 (Hopper's e4m3 products: 14 bits, promoted to float32 once a tile), expert outputs stay float32, and
+    the K weighted outputs of a token are added in order, so equal inputs give equal bits.
+    """
+
+    name = "triton"
+
+    def __init__(self) -> None:
+        self._executed: Tactic | None = None
+
+    def availability(self) -> Availability:
+        return device.availability()
+
+    def supports(self, case: Case) -> Support:
+        if case.recipe not in SCHEMES:
+            return Support.no(f"no kernel for recipe {case.recipe}")
+        if case.activation_format != "standard":
+            return Support.no("no kernel for the batched activation format")
+        if device.interpreted():
+            steps = interpreted_steps(case)
+            if steps > INTERPRETED_STEPS:
+                return Support.no(f"{steps} tile steps; the interpreter takes at most {INTERPRETED_STEPS}")
+            return Support.yes()
+        found = device.capability()
+        if case.recipe.startswith("fp8") and found is not None and found < device.ADA:
+            return Support.no(f"e4m3 needs compute capability 8.9; this is {found[0]}.{found[1]}")
+        return Support.yes()
+
+    def traits(self, case: Case, tactic: Hashable | None = None) -> Traits:
+        return Traits(invalid_ids="drop", graph_safe=not device.interpreted())
+
+    def numerics(self, case: Case, tactic: Hashable | None = None) -> Numerics:
+        """The recipe's, with Hopper's e4m3 accumulation where the tactic uses it."""
+        numerics = Numerics.of(case.recipe)
+        wide = isinstance(tactic, Tactic) and tactic.wide
+        if case.recipe.startswith("fp8") and not wide and not device.interpreted():
+            return replace(numerics, accumulate="fp8_hopper")
+        return numerics
+
+    def prepare(self, weights: Weights, case: Case) -> Prepared:
+        return prepare(weights, case)
+
+    def tactics(self, prepared: Prepared, batch: Batch) -> tuple[Tactic, ...]:
+        assert batch.topk_ids is not None
+        return tuple(tactic for tactic in offered(prepared.case.recipe, batch.topk_ids.numel(), prepared.hidden)
+                     if _fits(prepared.case, tactic))
+
+    def workspace_bytes(self, prepared: Prepared, batch: Batch) -> int:
+        """Enough for every tactic of the batch; 0 without tokens."""
+        assert batch.topk_ids is not None
+        tokens, top_k = batch.topk_ids.shape
+        splits = max((tactic.splits for tactic in self.tactics(prepared, batch)), default=1)
+        return _sizes(prepared, tokens, top_k, splits).bytes() if tokens else 0
+
+    def run(self, prepared: Prepared, batch: Batch, out: Tensor, *, tactic: Hashable | None = None,
+            workspace: Tensor | None = None) -> None:
+        if batch.topk_ids is None or batch.topk_weights is None:
+            raise Refused("the batched activation format is not supported")
+        tokens, top_k = batch.topk_ids.shape
+        chosen = self._chosen(prepared, batch, tactic)
+        if out.device.type != "cuda" and not device.interpreted():
+            raise Refused(f"tensors on {out.device}; set {device.INTERPRET}=1 to run the kernels on a CPU")
+        if out.shape[1] > 1 and out.stride(1) != 1:
+            raise Refused("out: its last axis must have stride 1")
+        if not tokens:
+            self._executed = chosen
+            return
+        from moeguard.backends.triton_moe.launch import launch
+
+        parts = _sizes(prepared, tokens, top_k, chosen.splits)
+        self._executed = launch(prepared, batch, out, chosen, parts, workspace, interpreted=device.interpreted())
+
+    def tune(self, prepared: Prepared, batch: Batch) -> Tactic | None:
+        """The fastest offered tactic for this batch; None when there are no tokens.
+
+        Each is called once to compile it and then timed; no further one is started after TUNE_SECONDS.
+        """
+        assert batch.topk_ids is not None
+        if not batch.topk_ids.numel():
+            return None
+        candidates = self.tactics(prepared, batch)
+        if device.interpreted():
+            candidates = candidates[:INTERPRETED_CANDIDATES]
+        out = torch.empty(batch.x.data.shape, dtype=_output_dtype(prepared.case), device=prepared.device)
+        area = torch.empty(self.workspace_bytes(prepared, batch), dtype=torch.uint8, device=prepared.device)
+        seconds: dict[Tactic, float] = {}
+        start = time.perf_counter()
+        for tactic in candidates:
+            if seconds and time.perf_counter() - start > TUNE_SECONDS:
+                break
+            seconds[tactic] = _measure(lambda t=tactic: self.run(prepared, batch, out, tactic=t, workspace=area),
+                                       prepared.device)
+        return min(seconds, key=lambda tactic: seconds[tactic])
+
+    def executed_tactic(self) -> Tactic | None:
+        return self._executed
+
+    def _chosen(self, prepared: Prepared, batch: Batch, tactic: Hashable | None) -> Tactic:
+        assert batch.topk_ids is not None
+        if tactic is None:
+            return default(prepared.case.recipe, batch.topk_ids.numel(), prepared.experts,
+                           lambda candidate: _fits(prepared.case, candidate))
+        for candidate in self.tactics(prepared, batch):
+            if candidate == tactic or str(candidate) == tactic:
+                return candidate
+        raise ValueError(f"triton: tactic {tactic} is not offered for this batch")
+
+
+def interpreted_steps(case: Case) -> int:
+    """Tile steps of the default tactic: programs of both products times their steps along the summed axis."""
+    slots, experts = case.shape.num_tokens * case.shape.top_k, case.experts_local
+    if not slots:
+        return 0
+    tactic = default(case.recipe, slots, experts)
+    hidden, inter = case.shape.hidden_size, case.intermediate_local
+    blocks = block_bound(slots, experts, tactic.m)
+    first, second = tactic.gate_up, tactic.down
+    return blocks * (-(-inter // first.n) * (1 + -(-hidden // first.k)) + -(-hidden // second.n) * (1 + -(-inter // second.k)))
+
+
+def _fits(case: Case, tactic: Tactic) -> bool:
+    return shared_bytes(tactic, case.recipe, case.activation.gated) <= device.shared_memory()
+
+
+def _sizes(prepared: Prepared, tokens: int, top_k: int, splits: int) -> Sizes:
+    return Sizes(tokens, tokens * top_k, prepared.hidden, prepared.inter, splits, prepared.gate.dtype, prepared.scheme == 2)
+
+
+def _output_dtype(case: Case) -> torch.dtype:
+    return torch.float16 if RECIPES[case.recipe].output == "fp16" else torch.bfloat16
+
+
+def _measure(call: Callable[[], None], where: torch.device) -> float:
+    """Seconds of one call after a first one."""
+    call()
+    if where.type != "cuda":
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(REPEATS):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / REPEATS
