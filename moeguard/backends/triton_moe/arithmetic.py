@@ -8,11 +8,25 @@ GEGLU), arXiv:2109.08668 (squared ReLU) and of the gpt-oss model card (swiglu_oa
 import triton
 import triton.language as tl
 
+from moeguard.backends.triton_moe.device import interpreted
+
+
+def device_function(function):
+    """``triton.jit``; in the interpreter the plain function, since a call of a jitted one costs a millisecond there."""
+    return function if interpreted() else triton.jit(function)
+
+
 #: Numbers by which kernels know an activation; gated ones take the product with ``up``.
 ACTIVATIONS = {"swiglu": 0, "silu": 0, "geglu": 1, "gelu": 1, "geglu_tanh": 2, "relu2": 3, "swiglu_oai": 4}
 
 
-@triton.jit
+@device_function
+def ceil_div(a, b):
+    """ceil(a / b) of positive integers."""
+    return (a + b - 1) // b
+
+
+@device_function
 def widen(x, INTERPRETED: tl.constexpr):
     """A bf16, fp16 or e4m3 tensor in float32, exactly."""
     if INTERPRETED:
@@ -21,7 +35,7 @@ def widen(x, INTERPRETED: tl.constexpr):
     return x.to(tl.float32)
 
 
-@triton.jit
+@device_function
 def narrow(x, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
     """Float32 rounded once, to nearest even, to DTYPE: bfloat16, float16 or float8e4nv (which saturates)."""
     if DTYPE == tl.float8e4nv:
@@ -36,7 +50,7 @@ def narrow(x, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
     return x.to(DTYPE)
 
 
-@triton.jit
+@device_function
 def _code_e4m3(x):
     """The e4m3fn code (int32) of float32 ``x`` in [-448, 448] or NaN, rounded to nearest even (arXiv:2209.05433)."""
     bits = x.to(tl.int32, bitcast=True)
@@ -50,20 +64,20 @@ def _code_e4m3(x):
     return sign | tl.where(x == x, code, 0x7F)
 
 
-@triton.jit
+@device_function
 def e4m3_scale(x, AXIS: tl.constexpr):
     """amax / 448 along AXIS (kept with size one); 1 where that is below the smallest normal float32."""
     scale = tl.div_rn(tl.max(tl.abs(x), axis=AXIS, keep_dims=True), 448.0)
     return tl.where(scale < 1.1754943508222875e-38, 1.0, scale)
 
 
-@triton.jit
+@device_function
 def _sigmoid_times(value, x):
     """value * sigmoid(x), without cancellation on either side."""
     return tl.div_rn(value, 1.0 + tl.exp(-x))
 
 
-@triton.jit
+@device_function
 def activate(gate, up, activation, alpha, beta, limit, GATED: tl.constexpr):
     """act(gate) * up (or act(gate)) in float32. activation: a number of ACTIVATIONS; alpha, beta, limit: of swiglu_oai."""
     value = gate

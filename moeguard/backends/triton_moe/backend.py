@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from moeguard.backends.protocol import Availability, Backend, Refused, Support, Traits
-from moeguard.backends.triton_moe import device
-from moeguard.backends.triton_moe.alignment import block_bound
+from moeguard.backends.triton_moe import device, interpreter
 from moeguard.backends.triton_moe.layout import Prepared, prepare
 from moeguard.backends.triton_moe.tactics import SCHEMES, Tactic, default, offered, shared_bytes
 from moeguard.backends.triton_moe.workspace import Sizes
@@ -20,10 +19,6 @@ from moeguard.core.numerics import Numerics
 from moeguard.core.recipe import RECIPES
 from moeguard.tensors.operand import Batch, Weights
 
-#: Most tile steps of a case in the interpreter; one takes about half a millisecond.
-INTERPRETED_STEPS = 64
-#: Tactics that tune() tries in the interpreter, where times mean little.
-INTERPRETED_CANDIDATES = 2
 #: Seconds after which tune() starts no further tactic; compiling one takes a few.
 TUNE_SECONDS = 5.0
 #: Timed calls of one tactic.
@@ -51,9 +46,10 @@ class Triton(Backend):
         if case.activation_format != "standard":
             return Support.no("no kernel for the batched activation format")
         if device.interpreted():
-            steps = interpreted_steps(case)
-            if steps > INTERPRETED_STEPS:
-                return Support.no(f"{steps} tile steps; the interpreter takes at most {INTERPRETED_STEPS}")
+            tokens, top_k = case.shape.num_tokens, case.shape.top_k
+            cost = interpreter.milliseconds(case, tokens, top_k, interpreter.cheapest(case, tokens, top_k)[0])
+            if cost > interpreter.LIMIT:
+                return Support.no(f"about {cost:.0f} ms a call in the interpreter; allowed: {interpreter.LIMIT:.0f} ms")
             return Support.yes()
         found = device.capability()
         if case.recipe.startswith("fp8") and found is not None and found < device.ADA:
@@ -76,14 +72,15 @@ class Triton(Backend):
 
     def tactics(self, prepared: Prepared, batch: Batch) -> tuple[Tactic, ...]:
         assert batch.topk_ids is not None
-        return tuple(tactic for tactic in offered(prepared.case.recipe, batch.topk_ids.numel(), prepared.hidden)
-                     if _fits(prepared.case, tactic))
+        if device.interpreted():
+            return tuple(interpreter.cheapest(prepared.case, *batch.topk_ids.shape))
+        return self._allowed(prepared, batch)
 
     def workspace_bytes(self, prepared: Prepared, batch: Batch) -> int:
         """Enough for every tactic of the batch; 0 without tokens."""
         assert batch.topk_ids is not None
         tokens, top_k = batch.topk_ids.shape
-        splits = max((tactic.splits for tactic in self.tactics(prepared, batch)), default=1)
+        splits = max((tactic.splits for tactic in self._allowed(prepared, batch)), default=1)
         return _sizes(prepared, tokens, top_k, splits).bytes() if tokens else 0
 
     def run(self, prepared: Prepared, batch: Batch, out: Tensor, *, tactic: Hashable | None = None,
@@ -105,51 +102,42 @@ class Triton(Backend):
         self._executed = launch(prepared, batch, out, chosen, parts, workspace, interpreted=device.interpreted())
 
     def tune(self, prepared: Prepared, batch: Batch) -> Tactic | None:
-        """The fastest offered tactic for this batch; None when there are no tokens.
+        """The fastest offered tactic for this batch; None without tokens, and in the interpreter, where times mean nothing.
 
         Each is called once to compile it and then timed; no further one is started after TUNE_SECONDS.
         """
         assert batch.topk_ids is not None
-        if not batch.topk_ids.numel():
+        if not batch.topk_ids.numel() or device.interpreted():
             return None
-        candidates = self.tactics(prepared, batch)
-        if device.interpreted():
-            candidates = candidates[:INTERPRETED_CANDIDATES]
         out = torch.empty(batch.x.data.shape, dtype=_output_dtype(prepared.case), device=prepared.device)
         area = torch.empty(self.workspace_bytes(prepared, batch), dtype=torch.uint8, device=prepared.device)
         seconds: dict[Tactic, float] = {}
         start = time.perf_counter()
-        for tactic in candidates:
+        for tactic in self.tactics(prepared, batch):
             if seconds and time.perf_counter() - start > TUNE_SECONDS:
                 break
-            seconds[tactic] = _measure(lambda t=tactic: self.run(prepared, batch, out, tactic=t, workspace=area),
-                                       prepared.device)
+            seconds[tactic] = _measure(lambda t=tactic: self.run(prepared, batch, out, tactic=t, workspace=area))
         return min(seconds, key=lambda tactic: seconds[tactic])
 
     def executed_tactic(self) -> Tactic | None:
         return self._executed
 
+    def _allowed(self, prepared: Prepared, batch: Batch) -> tuple[Tactic, ...]:
+        assert batch.topk_ids is not None
+        return tuple(tactic for tactic in offered(prepared.case.recipe, batch.topk_ids.numel(), prepared.hidden)
+                     if _fits(prepared.case, tactic))
+
     def _chosen(self, prepared: Prepared, batch: Batch, tactic: Hashable | None) -> Tactic:
         assert batch.topk_ids is not None
+        if tactic is None and device.interpreted():
+            return interpreter.cheapest(prepared.case, *batch.topk_ids.shape)[0]
         if tactic is None:
             return default(prepared.case.recipe, batch.topk_ids.numel(), prepared.experts,
                            lambda candidate: _fits(prepared.case, candidate))
-        for candidate in self.tactics(prepared, batch):
+        for candidate in self._allowed(prepared, batch):
             if candidate == tactic or str(candidate) == tactic:
                 return candidate
         raise ValueError(f"triton: tactic {tactic} is not offered for this batch")
-
-
-def interpreted_steps(case: Case) -> int:
-    """Tile steps of the default tactic: programs of both products times their steps along the summed axis."""
-    slots, experts = case.shape.num_tokens * case.shape.top_k, case.experts_local
-    if not slots:
-        return 0
-    tactic = default(case.recipe, slots, experts)
-    hidden, inter = case.shape.hidden_size, case.intermediate_local
-    blocks = block_bound(slots, experts, tactic.m)
-    first, second = tactic.gate_up, tactic.down
-    return blocks * (-(-inter // first.n) * (1 + -(-hidden // first.k)) + -(-hidden // second.n) * (1 + -(-inter // second.k)))
 
 
 def _fits(case: Case, tactic: Tactic) -> bool:
@@ -164,13 +152,9 @@ def _output_dtype(case: Case) -> torch.dtype:
     return torch.float16 if RECIPES[case.recipe].output == "fp16" else torch.bfloat16
 
 
-def _measure(call: Callable[[], None], where: torch.device) -> float:
-    """Seconds of one call after a first one."""
+def _measure(call: Callable[[], None]) -> float:
+    """Seconds of one call on the GPU, after a first one that compiles it."""
     call()
-    if where.type != "cuda":
-        start = time.perf_counter()
-        call()
-        return time.perf_counter() - start
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(REPEATS):

@@ -12,7 +12,7 @@ RAGGED: the summed axis is no multiple of BLOCK_K. WIDE: e4m3 operands are multi
 import triton
 import triton.language as tl
 
-from moeguard.backends.triton_moe.arithmetic import activate, e4m3_scale, narrow, widen
+from moeguard.backends.triton_moe.arithmetic import activate, ceil_div, device_function, e4m3_scale, narrow, widen
 
 @triton.jit(do_not_specialize=["hidden", "row_stride", "scale_blocks"])
 def quantize_rows(x_ptr, codes_ptr, scales_ptr, hidden, row_stride, scale_blocks,
@@ -30,11 +30,11 @@ def quantize_rows(x_ptr, codes_ptr, scales_ptr, hidden, row_stride, scale_blocks
     tl.store(scales_ptr + token * scale_blocks + group, scale, mask=group < scale_blocks)
 
 
-@triton.jit
+@device_function
 def _place(blocks, columns, group, BLOCK_N: tl.constexpr):
     """(block, column tile) of this program: ``group`` blocks share each column tile of weights before the next one."""
     program = tl.program_id(0)
-    tiles = tl.cdiv(columns, BLOCK_N)
+    tiles = ceil_div(columns, BLOCK_N)
     band = group * tiles
     first = program // band * group
     height = tl.minimum(blocks - first, group)
@@ -42,7 +42,7 @@ def _place(blocks, columns, group, BLOCK_N: tl.constexpr):
     return first + inside % height, inside // height
 
 
-@triton.jit
+@device_function
 def _operand(pointer, mask, RAGGED: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr):
     """A tile as it enters the dot product."""
     if RAGGED:
@@ -50,13 +50,13 @@ def _operand(pointer, mask, RAGGED: tl.constexpr, WIDE: tl.constexpr, INTERPRETE
     else:
         value = tl.load(pointer)
     if INTERPRETED:
-        return widen(value, INTERPRETED)
-    if WIDE:
-        return value.to(tl.float16)
+        value = widen(value, INTERPRETED)
+    elif WIDE:
+        value = value.to(tl.float16)
     return value
 
 
-@triton.jit
+@device_function
 def _accumulate(a, b, total, row_scale_at, column_scale_at, SCHEME: tl.constexpr, WIDE: tl.constexpr,
                 INTERPRETED: tl.constexpr):
     """total + a @ b, with the block's scales in float32; e4m3 partial sums are promoted to float32 once a tile."""
@@ -98,11 +98,11 @@ def gate_up(x_ptr, x_scale_ptr, gate_ptr, up_ptr, gate_scale_ptr, up_scale_ptr, 
     x_at = x_ptr + (token.to(tl.int64) * row_stride)[:, None] + depth[None, :]
     weight_at = expert * inter * hidden + (safe * hidden)[None, :] + depth[:, None]
     gate_at, up_at = gate_ptr + weight_at, up_ptr + weight_at
-    steps = tl.cdiv(hidden, BLOCK_K)
+    steps = ceil_div(hidden, BLOCK_K)
     x_scale_at = x_scale_ptr + token.to(tl.int64) * steps
-    weight_scale_at = (expert * tl.cdiv(inter, 128) + tile * BLOCK_N // 128) * steps
-    gate_total = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
-    up_total = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    weight_scale_at = (expert * ceil_div(inter, 128) + tile * BLOCK_N // 128) * steps
+    gate_total = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
+    up_total = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
     for step in range(0, steps):
         left = hidden - step * BLOCK_K
         x = _operand(x_at, depth[None, :] < left, RAGGED, WIDE, INTERPRETED)
@@ -133,7 +133,7 @@ def gate_up(x_ptr, x_scale_ptr, gate_ptr, up_ptr, gate_scale_ptr, up_scale_ptr, 
         value = tl.where(column[None, :] < inter, value, 0.0)
         scale = e4m3_scale(value, 1)
         value = tl.div_rn(value, scale)
-        tl.store(inter_scale_ptr + row_at[:, None] * tl.cdiv(inter, 128) + tile, scale, mask=used[:, None])
+        tl.store(inter_scale_ptr + row_at[:, None] * ceil_div(inter, 128) + tile, scale, mask=used[:, None])
     value = narrow(value, inter_ptr.dtype.element_ty, INTERPRETED)
     inter_at = inter_ptr + (row_at * inter_stride)[:, None] + column[None, :]
     tl.store(inter_at, value, mask=used[:, None] & (column < inter)[None, :])
@@ -162,15 +162,15 @@ def down(inter_ptr, inter_scale_ptr, static_scale_ptr, down_ptr, down_scale_ptr,
     row_at = tl.where(used, start + row, start).to(tl.int64)
     column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     safe = tl.minimum(column, hidden - 1).to(tl.int64)
-    steps = tl.cdiv(inter, BLOCK_K)
-    share = tl.cdiv(steps, splits)
+    steps = ceil_div(inter, BLOCK_K)
+    share = ceil_div(steps, splits)
     begin = split * share
     depth = tl.arange(0, BLOCK_K)
     inter_at = inter_ptr + (row_at * inter_stride)[:, None] + (begin * BLOCK_K + depth)[None, :]
     down_at = down_ptr + expert * hidden * inter + (safe * inter)[None, :] + (begin * BLOCK_K + depth)[:, None]
     inter_scale_at = inter_scale_ptr + row_at * steps
-    down_scale_at = down_scale_ptr + (expert * tl.cdiv(hidden, 128) + tile * BLOCK_N // 128) * steps
-    total = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    down_scale_at = down_scale_ptr + (expert * ceil_div(hidden, 128) + tile * BLOCK_N // 128) * steps
+    total = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
     for step in range(begin, tl.minimum(begin + share, steps)):
         left = inter - step * BLOCK_K
         h = _operand(inter_at, depth[None, :] < left, RAGGED, WIDE, INTERPRETED)
@@ -194,12 +194,12 @@ def finalize(partial_ptr, ids_ptr, weights_ptr, out_ptr, hidden, top_k, slots, s
     token = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < hidden
-    total = tl.zeros([BLOCK], dtype=tl.float32)
+    total = tl.full([BLOCK], 0.0, tl.float32)
     for rank in range(0, top_k):
         slot = token.to(tl.int64) * top_k + rank
         expert = tl.load(ids_ptr + slot)
         if (expert >= first) & (expert < first + local):
-            value = tl.zeros([BLOCK], dtype=tl.float32)
+            value = tl.full([BLOCK], 0.0, tl.float32)
             for split in range(0, splits):
                 value += tl.load(partial_ptr + (slot + tl.cast(split, tl.int64) * slots) * hidden + column, mask=inside,
                                  other=0.0)

@@ -49,7 +49,8 @@ def _quantize(x: Tensor, codes: Tensor, scales: Tensor, interpreted: bool) -> No
     blocks = scales.shape[1]
     groups = min(QUANTIZE_GROUPS, triton.next_power_of_2(blocks))
     kernels.quantize_rows[(x.shape[0], triton.cdiv(blocks, groups))](
-        x, codes, scales, x.shape[1], x.stride(0), blocks, GROUPS=groups, INTERPRETED=interpreted, num_warps=4)
+        x, codes, scales, x.shape[1], x.stride(0), blocks, GROUPS=groups, INTERPRETED=interpreted, num_warps=4,
+        enable_fp_fusion=True)
 
 
 def _gate_up(prepared: Prepared, x: Tensor, x_scale: Tensor, inter: Tensor, inter_scale: Tensor, alignment: Alignment,
@@ -66,7 +67,8 @@ def _gate_up(prepared: Prepared, x: Tensor, x_scale: Tensor, inter: Tensor, inte
         1.0 if activation.beta is None else activation.beta, math.inf if activation.limit is None else activation.limit,
         SCHEME=prepared.scheme, GATED=activation.gated, WIDE=tactic.wide, UNIT=unit, RAGGED=prepared.hidden % tile.k != 0,
         BLOCK_M=tactic.m, BLOCK_N=tile.n, BLOCK_K=tile.k, INTERPRETED=interpreted, num_warps=tile.warps,
-        num_stages=tile.stages)
+        num_stages=tile.stages,
+        enable_fp_fusion=True)
     return Tile(tile.n, tile.k, tile.warps, tile.stages)
 
 
@@ -81,7 +83,8 @@ def _down(prepared: Prepared, inter: Tensor, inter_scale: Tensor, partial: Tenso
         alignment.order, alignment.blocks, hidden // unit, prepared.inter // unit, stride // unit, blocks, slots, splits,
         tactic.group, int(prepared.down_scale.numel() > 1), int(prepared.case.weights.bias),
         SCHEME=prepared.scheme, WIDE=tactic.wide, UNIT=unit, RAGGED=prepared.inter % tile.k != 0, BLOCK_M=tactic.m,
-        BLOCK_N=tile.n, BLOCK_K=tile.k, INTERPRETED=interpreted, num_warps=tile.warps, num_stages=tile.stages)
+        BLOCK_N=tile.n, BLOCK_K=tile.k, INTERPRETED=interpreted, num_warps=tile.warps, num_stages=tile.stages,
+        enable_fp_fusion=True)
     return Tile(tile.n, tile.k, tile.warps, tile.stages), splits
 
 
@@ -90,5 +93,6 @@ def _finalize(prepared: Prepared, partial: Tensor, ids: Tensor, weights: Tensor,
     columns = min(FINALIZE_COLUMNS, triton.next_power_of_2(hidden))
     kernels.finalize[(ids.shape[0], triton.cdiv(hidden, columns))](
         partial, ids, weights, out, hidden, ids.shape[1], slots, splits, prepared.case.first_expert, prepared.experts,
-        out.stride(0), BLOCK=columns, INTERPRETED=interpreted, num_warps=4)
+        out.stride(0), BLOCK=columns, INTERPRETED=interpreted, num_warps=4,
+        enable_fp_fusion=True)
 
