@@ -1,8 +1,8 @@
 """Device functions: exact widening, single roundings to bf16, fp16 and e4m3, and the activations in float32.
 
-INTERPRETED: Triton's interpreter truncates float32 to bf16 and rounds e4m3 wrongly, so there both roundings are done in
-integer arithmetic; compiled kernels use the hardware's conversions. Activations are those of arXiv:2002.05202 (SwiGLU,
-GEGLU), arXiv:2109.08668 (squared ReLU) and of the gpt-oss model card (swiglu_oai).
+INTERPRETED: Triton's interpreter truncates float32 to bf16, rounds e4m3 wrongly and reads its NaN as 480, so there the
+conversions are done in integer arithmetic; compiled kernels use the hardware's. Activations are those of
+arXiv:2002.05202 (SwiGLU, GEGLU), arXiv:2109.08668 (squared ReLU) and of the gpt-oss model card (swiglu_oai).
 """
 
 import triton
@@ -32,6 +32,8 @@ def widen(x, INTERPRETED: tl.constexpr):
     if INTERPRETED:
         if x.dtype == tl.bfloat16:
             return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+        if x.dtype == tl.float8e4nv:
+            return _value_e4m3(x.to(tl.uint8, bitcast=True).to(tl.int32))
     return x.to(tl.float32)
 
 
@@ -62,6 +64,14 @@ def _code_e4m3(x):
     subnormal = shifted.to(tl.int32, bitcast=True) - 0x46800000
     code = tl.where(magnitude < 0x3C800000, subnormal, normal)
     return sign | tl.where(x == x, code, 0x7F)
+
+
+@device_function
+def _value_e4m3(code):
+    """Float32 of e4m3fn codes (int32): the same bits as a float32, whose exponent bias is larger by 120."""
+    magnitude = ((code & 0x7F) << 20).to(tl.float32, bitcast=True) * 1.329227995784916e36
+    value = tl.where((code & 0x80) != 0, -magnitude, magnitude)
+    return tl.where((code & 0x7F) == 0x7F, float("nan"), value)
 
 
 @device_function

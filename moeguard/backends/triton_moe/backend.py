@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -102,7 +103,7 @@ class Triton(Backend):
         self._executed = launch(prepared, batch, out, chosen, parts, workspace, interpreted=device.interpreted())
 
     def tune(self, prepared: Prepared, batch: Batch) -> Tactic | None:
-        """The fastest offered tactic for this batch; None without tokens, and in the interpreter, where times mean nothing.
+        """The fastest offered tactic for this batch; None without tokens, and in the interpreter, where times say nothing.
 
         Each is called once to compile it and then timed; no further one is started after TUNE_SECONDS.
         """
@@ -116,7 +117,7 @@ class Triton(Backend):
         for tactic in self.tactics(prepared, batch):
             if seconds and time.perf_counter() - start > TUNE_SECONDS:
                 break
-            seconds[tactic] = _measure(lambda t=tactic: self.run(prepared, batch, out, tactic=t, workspace=area))
+            seconds[tactic] = _measure(partial(self.run, prepared, batch, out, tactic=tactic, workspace=area))
         return min(seconds, key=lambda tactic: seconds[tactic])
 
     def executed_tactic(self) -> Tactic | None:

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from moeguard.backends.triton_moe.arithmetic import activate, ceil_div, device_function, e4m3_scale, narrow, widen
 
+
 @triton.jit(do_not_specialize=["hidden", "row_stride", "scale_blocks"])
 def quantize_rows(x_ptr, codes_ptr, scales_ptr, hidden, row_stride, scale_blocks,
                   GROUPS: tl.constexpr, INTERPRETED: tl.constexpr):

@@ -100,18 +100,26 @@ def offered(recipe: str, slots: int, hidden: int) -> tuple[Tactic, ...]:
 def default(recipe: str, slots: int, experts: int, fits: Callable[[Tactic], bool] = lambda tactic: True) -> Tactic:
     """The tactic that is taken untuned: the smallest block that holds the mean number of slots of an expert.
 
-    experts: local experts. fits: whether the device can hold a tactic. The 16-row tactic is taken without a split, and ``wide`` never.
+    experts: local experts. fits: whether the device can hold a tactic. The 16-row tactic is taken without a split, and
+    ``wide`` never. Raises ValueError when no tactic fits.
     """
     mean = slots / max(1, min(experts, slots))
     fitting = [tactic for tactic in TACTICS[recipe] if tactic.splits == 1 and not tactic.wide and fits(tactic)]
+    if not fitting:
+        raise ValueError(f"{recipe}: no tactic fits into the shared memory of this device")
     return next((tactic for tactic in fitting if tactic.m >= mean), fitting[-1])
 
 
 def shared_bytes(tactic: Tactic, recipe: str, gated: bool) -> int:
-    """Bytes of shared memory that the pipelines of the larger product hold, an upper estimate."""
+    """Bytes of shared memory that the pipelines of the larger product hold, an upper estimate.
+
+    Blocks below 64 rows use mma.sync, whose operands come from registers: one stage less is in shared memory.
+    """
     size = 1 if RECIPES[recipe].weight_format == "e4m3" else 2
-    first, second = tactic.gate_up, tactic.down
-    columns = first.n * (2 if gated else 1)
-    wide = 2 * tactic.wide * (columns * first.k + tactic.m * first.k)
-    return max(first.stages * first.k * (tactic.m + columns) * size + wide,
-               second.stages * second.k * (tactic.m + second.n) * size)
+    columns = tactic.gate_up.n * (2 if gated else 1)
+    return max(_pipeline(tactic, tactic.gate_up, columns, size), _pipeline(tactic, tactic.down, tactic.down.n, size))
+
+
+def _pipeline(tactic: Tactic, tile: Tile, columns: int, size: int) -> int:
+    elements = tile.k * (tactic.m + columns)
+    return elements * (size * (tile.stages - (tactic.m < 64)) + 2 * tactic.wide)
