@@ -61,12 +61,12 @@ class Triton(Backend):
         return Traits(invalid_ids="drop", graph_safe=not device.interpreted())
 
     def numerics(self, case: Case, tactic: Hashable | None = None) -> Numerics:
-        """The recipe's, with Hopper's e4m3 accumulation where the tactic uses it."""
-        numerics = Numerics.of(case.recipe)
+        """The recipe's, with Hopper's e4m3 accumulation where the device has it and the tactic uses it."""
+        numerics, found = Numerics.of(case.recipe), device.capability()
         wide = isinstance(tactic, Tactic) and tactic.wide
-        if case.recipe.startswith("fp8") and not wide and not device.interpreted():
-            return replace(numerics, accumulate="fp8_hopper")
-        return numerics
+        if not case.recipe.startswith("fp8") or wide or device.interpreted() or (found or device.HOPPER) >= device.BLACKWELL:
+            return numerics
+        return replace(numerics, accumulate="fp8_hopper")
 
     def prepare(self, weights: Weights, case: Case) -> Prepared:
         return prepare(weights, case)

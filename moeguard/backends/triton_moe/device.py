@@ -12,8 +12,8 @@ from moeguard.backends.protocol import Availability
 
 #: Value that the interpreter is asked for with.
 INTERPRET = "TRITON_INTERPRET"
-#: Least compute capability: of bf16 tensor cores, and of e4m3 conversions.
-AMPERE, ADA, HOPPER = (8, 0), (8, 9), (9, 0)
+#: Least compute capability: of bf16 tensor cores, of e4m3 conversions, of wgmma, and of e4m3 sums in full float32.
+AMPERE, ADA, HOPPER, BLACKWELL = (8, 0), (8, 9), (9, 0), (10, 0)
 
 
 def installed() -> bool:
