@@ -79,7 +79,7 @@ def _block() -> tuple[Tactic, ...]:
     return (
         thin,
         replace(thin, splits=4),
-        Tactic(32, Tile(128, 128, 4, 3), Tile(128, 128, 4, 4)),
+        Tactic(32, Tile(128, 128, 4, 2), Tile(128, 128, 4, 3)),
         Tactic(64, Tile(128, 128, 8, 3), Tile(64, 128, 4, 4)),
         Tactic(64, Tile(128, 128, 8, 4), Tile(128, 128, 8, 4)),
         Tactic(128, Tile(128, 128, 8, 3), Tile(128, 128, 8, 4)),
@@ -111,10 +111,7 @@ def default(recipe: str, slots: int, experts: int, fits: Callable[[Tactic], bool
 
 
 def shared_bytes(tactic: Tactic, recipe: str, gated: bool) -> int:
-    """Bytes of shared memory that the pipelines of the larger product hold, an upper estimate.
-
-    Blocks below 64 rows use mma.sync, whose operands come from registers: one stage less is in shared memory.
-    """
+    """Bytes of shared memory that the pipelines of the larger product hold, an upper estimate."""
     size = 1 if RECIPES[recipe].weight_format == "e4m3" else 2
     columns = tactic.gate_up.n * (2 if gated else 1)
     return max(_pipeline(tactic, tactic.gate_up, columns, size), _pipeline(tactic, tactic.down, tactic.down.n, size))
@@ -122,4 +119,4 @@ def shared_bytes(tactic: Tactic, recipe: str, gated: bool) -> int:
 
 def _pipeline(tactic: Tactic, tile: Tile, columns: int, size: int) -> int:
     elements = tile.k * (tactic.m + columns)
-    return elements * (size * (tile.stages - (tactic.m < 64)) + 2 * tactic.wide)
+    return elements * (size * tile.stages + 2 * tactic.wide)
