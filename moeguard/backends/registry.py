@@ -17,6 +17,7 @@ from moeguard.core.errors import PluginError, UnknownNameError
 ENTRY_POINT_GROUP = "moeguard.backends"
 BUILTINS: dict[str, str] = {
     "torch_reference": "moeguard.backends.torch_reference:TorchReference",
+    "triton": "moeguard.backends.triton_moe.backend:Triton",
 }
 
 _registered: dict[str, Backend] = {}

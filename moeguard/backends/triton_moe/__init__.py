@@ -1,0 +1,1 @@
+"""``triton``: fused MoE kernels of our own, in Triton. Importing this package does not import triton."""
