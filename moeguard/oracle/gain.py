@@ -21,6 +21,8 @@ from moeguard.oracle.slots import grouped_product
 
 #: Relative scale error that is never reported: healthy kernels may truncate sums or approximate functions with a bias.
 ALLOWANCE = 2.0**-10
+#: Root mean square of s below which a direction says nothing: there the answer is lost in what may underflow.
+INFORMATIVE = 2.0
 #: Accumulator roundoffs of bias that a low-precision accumulator may add.
 TRUNCATION = 4
 
@@ -62,6 +64,8 @@ class GainRule:
         self._parts = reference.expert_output * slots.weight[:, None] * inverse[slots.token]
         power = self._sum_by_expert(self._parts.square().sum(1))
         self._power = torch.cat([self._whole.square().sum()[None], power])
+        sizes = torch.cat([(inverse > 0).sum()[None].double(), self._sum_by_expert((inverse > 0).double().sum(1)[slots.token])])
+        self._power = torch.where(self._power >= INFORMATIVE**2 * sizes, self._power, 0.0)
         self._floor = ALLOWANCE + TRUNCATION * (reference.numerics.u_acc if reference.numerics.u_acc > 1e-6 else 0.0)
         self._tau = math.sqrt(2 * math.log(2 * len(self._power) / limits.alpha))
         self._limit: Tensor | None = None

@@ -18,7 +18,7 @@ from moeguard.core.numerics import Numerics
 from moeguard.core.recipe import RECIPES
 from moeguard.oracle.activation import activate
 from moeguard.oracle.noise import PROMOTION, preactivation_noise
-from moeguard.oracle.slots import Slots, column_energy, grouped_product, make_slots
+from moeguard.oracle.slots import Slots, column_energy, grouped_product, make_slots, row_norms
 from moeguard.quant.blocks import fake_quantize
 from moeguard.quant.formats import FORMATS, Format
 from moeguard.tensors.problem import Problem
@@ -107,7 +107,11 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     coherent = None if edge is None else edge.square() * unit_energy
     copies = (together / slots.weight).abs_().nan_to_num_(1.0, posinf=1.0)
     freedom = _freedom(slots, variance_hidden * unit_energy, coherent, copies, fraction, case.shape.hidden_size)
-    defined = _defined(slots, raw, output, y, deviation, numerics, form)
+    longest = row_norms(weights.down, slots).amax(1)[slots.expert]
+    if weights.down.scale is not None:  # a kernel may sum codes and scale the sum, the row's scale first
+        longest = longest.clamp_min(FORMATS[weights.down.format].maximum * math.sqrt(hidden.shape[1]))
+    reach = torch.linalg.vector_norm(hidden, dim=1) * longest
+    defined = _defined(slots, raw, reach, output, y, deviation, numerics, form)
     tied = torch.zeros(y.shape[0], dtype=torch.bool, device=y.device)
     if edge is not None:
         tied[slots.token[(edge > 0).any(1)]] = True
@@ -186,9 +190,12 @@ def _freedom(slots: Slots, energy: Tensor, coherent: Tensor | None, copies: Tens
     return 1.0 / (fraction.square() * (parallel + (1 - parallel) / columns) + (1 - fraction.square()) / columns)
 
 
-def _defined(slots: Slots, raw: Tensor, output: Tensor, y: Tensor, deviation: Tensor, numerics: Numerics,
+def _defined(slots: Slots, raw: Tensor, reach: Tensor, output: Tensor, y: Tensor, deviation: Tensor, numerics: Numerics,
              form: Format) -> Tensor | None:
-    """Where a healthy kernel is sure to stay inside its formats; None when everywhere."""
+    """Where a healthy kernel is sure to stay inside its formats; None when everywhere.
+
+    reach [S]: no partial sum of a slot's second product, scaled or not, is larger (Cauchy-Schwarz).
+    """
     inside = y.abs() + 8 * deviation < form.maximum
     if numerics.expert_output != "none":
         too_large = output.abs() > FORMATS[numerics.expert_output].maximum * 0.9
@@ -198,7 +205,7 @@ def _defined(slots: Slots, raw: Tensor, output: Tensor, y: Tensor, deviation: Te
         inside &= slots.combine((output * slots.weight[:, None]).abs_()) + 8 * deviation < narrow.maximum
     last = numerics.intermediate.split("+")[0]
     ceiling = FORMATS[last].maximum if last in ("bf16", "fp16") else FORMATS["float32"].maximum
-    overflow = (raw.abs() > ceiling * 0.99).any(1)
+    overflow = (raw.abs() > ceiling * 0.99).any(1) | (reach > FORMATS["float32"].maximum / 2)
     if bool(overflow.any()):
         inside &= ~(slots.combine(overflow.double()) > 0)[:, None]
     return None if bool(inside.all()) else inside
