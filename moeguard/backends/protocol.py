@@ -67,6 +67,7 @@ class Traits:
     deterministic: equal inputs give equal bits. graph_safe: may be captured in a CUDA graph. batch_invariant: a token's
     bits do not depend on the other tokens. invalid_ids, duplicate_ids, zero_tokens: ``supported`` (right answer),
     ``unsupported`` (raises before writing); invalid_ids may also be ``drop`` (the slot contributes nothing).
+    Raises ValueError on any other value.
     """
 
     deterministic: bool = True
@@ -75,6 +76,15 @@ class Traits:
     invalid_ids: Literal["supported", "unsupported", "drop"] = "unsupported"
     duplicate_ids: Literal["supported", "unsupported"] = "supported"
     zero_tokens: Literal["supported", "unsupported"] = "supported"
+
+    def __post_init__(self) -> None:
+        for name in ("deterministic", "graph_safe", "batch_invariant"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"traits.{name}: {getattr(self, name)!r}; allowed: True, False")
+        for name in ("invalid_ids", "duplicate_ids", "zero_tokens"):
+            allowed = ("supported", "unsupported", *(("drop",) if name == "invalid_ids" else ()))
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"traits.{name}: {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
 
 
 class Backend(ABC):

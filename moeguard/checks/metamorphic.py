@@ -50,7 +50,7 @@ def alone(session: Session) -> None:
     """One token alone: the same row."""
     base, tokens = session.base, session.case.shape.num_tokens
     case = session.case.with_(shape={"num_tokens": 1})
-    if tokens < 2 or not session.backend.supports(case).supported:
+    if tokens < 2 or not session.support(case).supported:
         return
     token = torch.tensor([session.case.seed % tokens], device=base.problem.device)
     partner = replace(with_batch(base.problem, _rows(base.problem.batch, token)), case=case)
@@ -110,7 +110,7 @@ def sharded(session: Session) -> None:
     variance = torch.zeros_like(total)
     for rank in range(2):
         shard = case.with_(parallel={"ep_size": 2, "ep_rank": rank})
-        if not session.backend.supports(shard).supported:
+        if not session.support(shard).supported:
             return
         weights = session.resources.bank.get(shard, session.resources.device)
         problem = replace(base.problem, case=shard, weights=weights)

@@ -30,3 +30,13 @@ def describe(judgement: Judgement) -> str:
     if "global" in judgement.failed:
         parts.append(f"error {numbers['rho']:.3g} times that of healthy twins (is the declared recipe right?)")
     return "; ".join(parts)
+
+
+def plain(error: BaseException) -> str:
+    """The text of an exception on one printable line of at most 300 characters."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        return "(no text: its __str__ raises)"
+    text = text[:300].encode("utf-8", "replace").decode()
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

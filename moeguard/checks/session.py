@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
-from moeguard.backends.protocol import Backend, Traits
+from moeguard.backends.protocol import Backend, Support, Traits
 from moeguard.checks.declared import trait_of
-from moeguard.checks.sentence import describe
+from moeguard.checks.sentence import describe, plain
 from moeguard.checks.subject import Resources, Subject, base_subject
 from moeguard.core.case import Case
 from moeguard.core.events import Event, Executed, Found, Noted
@@ -85,34 +86,50 @@ class Session:
             self._base = self.guarded("prepare", lambda: base_subject(self.resources, self.backend, self.case))
         return self._base
 
-    def guarded(self, what: str, call: Callable[[], Any], tactic: Hashable | None = None, check: str = "values") -> Any:
-        """Call into the backend; an exception is a crash finding and ends the scenario."""
-        self.entering(Calling(what, check, None if tactic is None else str(tactic)))
+    def guarded(self, what: str, call: Callable[[], Any], tactic: Hashable | None = None, check: str = "values",
+                due: type | None = None) -> Any:
+        """Call into the backend; an exception, or another type than ``due``, is a crash finding and ends the scenario."""
         try:
-            return call()
+            with self._inside(what, check, tactic):
+                value = call()
+            if due is not None and not isinstance(value, due):
+                raise TypeError(f"{due.__name__} is due, not {type(value).__name__}")
+            return value
         except (Exception, SystemExit) as error:
             self.crash(what, error, tactic, check)
+
+    @contextlib.contextmanager
+    def _inside(self, what: str, check: str, tactic: Hashable | None) -> Iterator[None]:
+        """Around a call into the backend: the engine is told, and torch's defaults are the backend's own."""
+        self.entering(Calling(what, check, None if tactic is None else str(tactic)))
+        try:
+            with self.resources.defaults.of_backend():
+                yield
         finally:
             self.entering(None)
 
-    def crash(self, what: str, error: BaseException, tactic: Hashable | None, check: str) -> None:
+    def crash(self, what: str, error: BaseException, tactic: Hashable | None, check: str) -> NoReturn:
         """Report a crash and abort."""
-        text = " ".join(str(error).split())[:300]
-        self.report("crash", check, tactic, f"{what} raised {type(error).__name__}: {text}",
+        self.report("crash", check, tactic, f"{what} raised {type(error).__name__}: {plain(error)}",
                     {"call": what, "exception": type(error).__name__})
         raise ScenarioAborted(what) from error
+
+    def support(self, case: Case) -> Support:
+        """Whether the backend has the capability that ``case`` asks for."""
+        support: Support = self.guarded("supports", lambda: self.backend.supports(case), due=Support)
+        return support
 
     def traits(self, tactic: Hashable | None = None) -> Traits:
         """What the backend declares for this case."""
         if tactic not in self._traits:
-            self._traits[tactic] = self.guarded("traits", lambda: self.backend.traits(self.case, tactic), tactic)
+            self._traits[tactic] = self.guarded("traits", lambda: self.backend.traits(self.case, tactic), tactic, due=Traits)
         return self._traits[tactic]
 
     def numerics(self, case: Case, tactic: Hashable | None) -> Numerics:
         """Declared rounding points of ``case`` by ``tactic``."""
         key = (case.fingerprint, tactic)
         if key not in self._numerics:
-            self._numerics[key] = self.guarded("numerics", lambda: self.backend.numerics(case, tactic), tactic)
+            self._numerics[key] = self.guarded("numerics", lambda: self.backend.numerics(case, tactic), tactic, due=Numerics)
         return self._numerics[key]
 
     def execute(self, check: str, role: str, *, tactic: Hashable | None = None, subject: Subject | None = None,
@@ -134,18 +151,16 @@ class Session:
         area = None if workspace is None else workspace.poison(number)
         refused: BaseException | None = None
         returned = None
-        self.entering(Calling(f"run ({role})", check, None if tactic is None else str(tactic)))
         start = time.perf_counter()
         try:
-            returned = self.backend.run(subject.prepared, problem.batch, out, tactic=tactic, workspace=area)
-            if problem.device.type == "cuda":
-                torch.cuda.synchronize()
+            with self._inside(f"run ({role})", check, tactic):
+                returned = self.backend.run(subject.prepared, problem.batch, out, tactic=tactic, workspace=area)
+                if problem.device.type == "cuda":
+                    torch.cuda.synchronize()
         except (Exception, SystemExit) as error:
             if not isinstance(error, refusals):
                 self.crash("run", error, tactic, check)
             refused = error
-        finally:
-            self.entering(None)
         seconds = time.perf_counter() - start
         broken = self._memory(check, tactic, buffer, out, workspace, inputs, returned, refused)
         if refused is None and not broken:
@@ -172,13 +187,21 @@ class Session:
     def workspace_bytes(self, subject: Subject, tactic: Hashable | None = None, check: str = "values") -> int:
         """Bytes of workspace that the backend asks for, asked once a subject."""
         if subject.workspace_bytes is None:
-            subject.workspace_bytes = int(self.guarded("workspace_bytes", lambda: self.backend.workspace_bytes(
-                subject.prepared, subject.problem.batch), tactic, check))
+            subject.workspace_bytes = self.guarded("workspace_bytes", lambda: self.backend.workspace_bytes(
+                subject.prepared, subject.problem.batch), tactic, check, due=int)
+            if subject.workspace_bytes < 0:
+                error = ValueError("allowed: 0 or more")
+                self.crash(f"workspace_bytes = {subject.workspace_bytes}", error, tactic, check)
         return subject.workspace_bytes
 
     def _workspace(self, subject: Subject, tactic: Hashable | None, check: str) -> Workspace | None:
         size = self.workspace_bytes(subject, tactic, check)
-        return Workspace(size, subject.problem.device) if size else None
+        if not size:
+            return None
+        try:
+            return Workspace(size, subject.problem.device)
+        except (RuntimeError, ValueError) as error:
+            self.crash(f"workspace_bytes = {size}", error, tactic, check)
 
     def report(self, kind: Kind, check: str, tactic: Hashable | None, sentence: str, numbers: dict[str, Any]) -> None:
         """A finding; the first of its kind and tactic in this scenario counts."""
@@ -291,8 +314,16 @@ class Session:
     def _wrong(self, check: str, role: str, tactic: Hashable | None, wrong: Kind, judgement: Judgement) -> None:
         numbers = dict(judgement.numbers, rules=list(judgement.failed), role=role)
         kind = wrong
-        if wrong == "mismatch" and trait_of(self.case) is not None:
+        if wrong == "mismatch" and trait_of(self.case) is not None and self._right_with_plain_routing(tactic):
             kind = "routing_contract"
         elif wrong == "mismatch" and "finite" in judgement.failed:
             kind = "non_finite"
         self.report(kind, check, tactic, describe(judgement), numbers)
+
+    def _right_with_plain_routing(self, tactic: Hashable | None) -> bool:
+        """Whether the same case with ordinary ids is answered rightly, so that the probe is what matters."""
+        if self.case.shape.num_tokens == 0:
+            return True
+        control = Session(self.backend, self.case.with_(routing={"kind": "uniform"}), self.resources, scenario=self.scenario,
+                          emit=self._relay, entering=self.entering)
+        return control.execute("contract", "plain routing", tactic=tactic, quiet=True).ok

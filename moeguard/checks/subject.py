@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from moeguard.backends.protocol import Backend
+from moeguard.checks.defaults import Defaults
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
 from moeguard.memory.digest import digest
@@ -71,6 +72,7 @@ class Resources:
 
     def __init__(self, device: str = "cpu", *, kept: int = 8) -> None:
         self.device = torch.device(device)
+        self.defaults = Defaults()
         self.bank = WeightBank()
         self._prepared: Recent[Any] = Recent(kept)
         self._judges: Recent[dict[Numerics, Judge]] = Recent(kept)

@@ -30,10 +30,12 @@ def tuned(session: Session) -> None:
         session.note("autotuning", "the backend has no tune()")
         return
     base = session.base
-    choice = session.guarded("tune", lambda: session.backend.tune(base.prepared, base.problem.batch), None, "tuned")
+    choice = session.guarded("tune", lambda: usable(session.backend.tune(base.prepared, base.problem.batch)), None, "tuned")
     if choice is None:
         session.note("autotuning", "tuning kept the default, so it proves nothing about other tactics")
         return
+    if choice not in offered_by(session):
+        session.note("autotuning", f"tune() chose {choice}, which tactics() does not offer")
     force(session, choice, "tuned", "autotune_mismatch")
     if session.first is not None and session.first.ok:
         session.execute("tuned", "default after tuning", wrong="autotune_mismatch")
@@ -46,7 +48,7 @@ def force_named(session: Session, name: str) -> None:
         if str(tactic) == name:
             force(session, tactic, "tactics", kind_of_wrong(session))
             return
-    choice = session.guarded("tune", lambda: session.backend.tune(base.prepared, base.problem.batch), name, "tuned")
+    choice = session.guarded("tune", lambda: usable(session.backend.tune(base.prepared, base.problem.batch)), name, "tuned")
     if choice is not None and str(choice) == name:
         force(session, choice, "tuned", "autotune_mismatch")
     else:
@@ -75,4 +77,12 @@ def force(session: Session, tactic: Hashable, check: str, wrong: Kind) -> tuple[
 def offered_by(session: Session) -> Sequence[Hashable]:
     """Every tactic that the backend offers for the session's batch."""
     base = session.base
-    return list(session.guarded("tactics", lambda: session.backend.tactics(base.prepared, base.problem.batch)))
+    return list(session.guarded("tactics", lambda: [
+        usable(tactic) for tactic in session.backend.tactics(base.prepared, base.problem.batch)]))
+
+
+def usable(tactic: Hashable) -> Hashable:
+    """``tactic`` when it can be hashed and named. Raises what its ``__hash__`` or ``__str__`` raises."""
+    hash(tactic)
+    str(tactic)
+    return tactic

@@ -22,16 +22,15 @@ def replay(
     as_json: JsonOption = False,
 ) -> int:
     """Run the checks of one case file again and say what they find."""
-    from moeguard.backends import registry
     from moeguard.cli.campaign import conduct
     from moeguard.core.case import Case
     from moeguard.core.duration import duration
     from moeguard.engine.options import Options, check_device, default_device
+    from moeguard.engine.plugins import load_plugins
     from moeguard.engine.rundir import RunDirectory
 
     value = Case.load(case)
-    for file in plugin or ():
-        registry.load_plugin(file)
+    load_plugins(plugin)
     if device is not None:
         check_device(device)
     options = Options(

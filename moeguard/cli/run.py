@@ -40,19 +40,19 @@ def run(
     from moeguard.core.errors import MoeguardError
     from moeguard.core.recipe import RECIPES
     from moeguard.engine.options import Options, check_device, default_device
+    from moeguard.engine.plugins import load_plugins
     from moeguard.engine.rundir import RunDirectory
 
     if resume is not None:
         if out is not None:
             raise MoeguardError("--resume: takes the run directory itself; --out is not allowed beside it")
         directory = RunDirectory.open(resume)
-        for file in directory.options.plugins:
-            registry.load_plugin(file)
+        load_plugins(directory.options.plugins)
         directory.options.check()
         check_device(directory.options.device)
         return conduct(directory, as_json=as_json)
     plugins = tuple(str(file.resolve()) for file in plugin or ())
-    from_plugins = [name for file in plugin or () for name in registry.load_plugin(file)]
+    from_plugins = load_plugins(plugin)
     if device is not None:
         check_device(device)
     options = Options(

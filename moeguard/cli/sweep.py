@@ -38,16 +38,15 @@ def sweep(
 
     A tactic that crashes or hangs is a finding; the sweep goes on with the next one.
     """
-    from moeguard.backends import registry
     from moeguard.cli.campaign import conduct
     from moeguard.core.duration import duration
     from moeguard.engine.options import Options, check_device, default_device
+    from moeguard.engine.plugins import load_plugins
     from moeguard.engine.rundir import RunDirectory
 
     sizes = _sizes(layer, {"hidden": hidden, "intermediate": intermediate, "experts": experts, "top_k": top_k})
     cases = [_case(recipe, activation, seed, number, sizes) for number in _numbers(tokens)]
-    for file in plugin or ():
-        registry.load_plugin(file)
+    load_plugins(plugin)
     if device is not None:
         check_device(device)
     options = Options(

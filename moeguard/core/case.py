@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from moeguard.core.errors import CaseError
 
 SCHEMA = 1
+#: Bytes of a case file.
+LARGEST_FILE = 1 << 20
 GATED = ("swiglu", "geglu", "geglu_tanh", "swiglu_oai")
 PROBES = ("duplicate_ids", "invalid_ids", "nan_logits", "all_negative_logits")
 
@@ -204,6 +206,8 @@ class Case(_Value):
     def load(cls, path: Path | str) -> Case:
         """Read a case file. Raises CaseError when it is missing, unreadable or malformed."""
         try:
+            if not Path(path).is_file() or Path(path).stat().st_size > LARGEST_FILE:
+                raise CaseError(f"{path}: cannot read the case file; allowed: a regular file of at most {LARGEST_FILE} bytes")
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise CaseError(f"{path}: cannot read the case file ({error.__class__.__name__})") from None

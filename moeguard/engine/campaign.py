@@ -56,6 +56,7 @@ class Campaign:
         settings = Settings(options.device, options.plugins, log=str(self._directory.path / "workers.log"))
         with Journal(self._directory.journal) as journal:
             self._journal = journal
+            past = self._directory.events()
             done = self._replay(past)
             interrupted = False
             try:

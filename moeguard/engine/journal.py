@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 from pathlib import Path
 from types import TracebackType
 
@@ -16,8 +17,11 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            _cut_partial_line(path)
             self._file = path.open("a", encoding="utf-8")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _cut_partial_line(path)
+        except BlockingIOError:
+            raise RunDirectoryError(f"{path}: in use by another process; allowed: one at a time") from None
         except OSError as error:
             raise RunDirectoryError(f"{path}: cannot be written ({error.strerror})") from None
 

@@ -25,11 +25,18 @@ def run_scenario(backend: Backend, case: Case, resources: Resources, *, scenario
     Calling before each call into the backend, None after it. only: names of check groups, None for all. tactic: force this.
     swept: sweep all tactics but these instead.
     """
+    with resources.defaults.of_guard():
+        return _run(backend, case, resources, scenario, emit, entering, only, tactic, swept)
+
+
+def _run(backend: Backend, case: Case, resources: Resources, scenario: int, emit: Callable[[Event], None],
+         entering: Callable[[Calling | None], None], only: frozenset[str] | None, tactic: str | None,
+         swept: frozenset[str | None] | None) -> Session:
     start = time.perf_counter()
     session = Session(backend, case, resources, scenario=scenario, emit=emit, entering=entering)
     status = "clean"
     try:
-        support = session.guarded("supports", lambda: backend.supports(case))
+        support = session.support(case)
     except ScenarioAborted:
         support = None
     if support is not None and not support.supported:

@@ -19,16 +19,19 @@ RACE_REPLAYS = 5
 def shrink_finding(pool: Pool, finding: Finding, options: Options, round_number: int) -> Finding:
     """The finding on its minimal case, with ``reproduced`` set. A finding that does not come back is returned as it is."""
     seen: dict[Case, Finding] = {}
+    whole = False
 
     def fails(case: Case) -> bool:
-        again = replay(pool, finding, case)
+        again = replay(pool, finding, case, whole=whole)
         if again is not None:
             seen[case] = again
         return again is not None
 
     tries = RACE_REPLAYS if finding.kind == "nondeterministic" else 1
     if not any(fails(finding.case) for _ in range(tries)):
-        return finding.model_copy(update={"reproduced": False})
+        whole = True  # it may need the calls of the other checks before it
+        if not any(fails(finding.case) for _ in range(tries)):
+            return finding.model_copy(update={"reproduced": False})
     if finding.kind != "nondeterministic" and not options.cases:
         calls = COSTLY_CALLS if finding.kind in ("crash", "hang") else CALLS
         minimal = minimise(finding.case, fails, max_calls=calls)
@@ -37,13 +40,13 @@ def shrink_finding(pool: Pool, finding: Finding, options: Options, round_number:
     return seen.get(minimal, finding).model_copy(update={"reproduced": True})
 
 
-def replay(pool: Pool, finding: Finding, case: Case) -> Finding | None:
-    """Run ``case`` with the check that saw ``finding``; the same kind of finding by the same tactic, or None."""
-    forced = finding.tactic if finding.check in ("tactics", "tuned") else None
-    only = None if finding.check == "contract" else frozenset({finding.check})
+def replay(pool: Pool, finding: Finding, case: Case, *, whole: bool = False) -> Finding | None:
+    """Run ``case`` with the check that saw ``finding``, or ``whole``; the same kind of finding by the same tactic, or None."""
+    forced = finding.tactic if finding.check in ("tactics", "tuned") and not whole else None
+    only = None if finding.check == "contract" or whole else frozenset({finding.check})
     for event in pool.run_one(Job(-1, finding.backend, case, only=only, tactic=forced)):
         if isinstance(event, Found):
             again = Finding.model_validate(event.finding)
-            if (again.kind, again.check, again.tactic) == (finding.kind, finding.check, finding.tactic):
+            if (again.kind, again.tactic) == (finding.kind, finding.tactic):
                 return again
     return None

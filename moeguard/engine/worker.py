@@ -11,7 +11,9 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from moeguard.checks.session import Calling
 from moeguard.core.case import Case
+from moeguard.core.events import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +73,53 @@ def main(connection: Connection, settings: Settings) -> None:
             for kind in (*MUTANTS, *HEALTHY):
                 registry.register(kind())
         resources = Resources(settings.device)
+        link = _Link(connection)
         connection.send("ready")
         while True:
             job: Job = connection.recv()
-            run_scenario(registry.get(job.backend), job.case, resources, scenario=job.scenario, emit=connection.send,
-                         entering=connection.send, only=job.only, tactic=job.tactic, swept=job.swept)
+            try:
+                run_scenario(registry.get(job.backend), job.case, resources, scenario=job.scenario, emit=link.send,
+                             entering=link.entering, only=job.only, tactic=job.tactic, swept=job.swept)
+            except KeyboardInterrupt:  # Ctrl-C does not reach this process: a backend raised it
+                os._exit(1)
+            if settings.device == "cuda":
+                _leave_when_broken()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except BaseException:
         connection.send(WorkerError(traceback.format_exc()))
         raise
+
+
+class _Link:
+    """The way to the parent. A process that a backend forked is not the worker, and ends here."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._process = connection, os.getpid()
+
+    def send(self, event: Event) -> None:
+        """Pass an event on."""
+        self._mine()
+        self._connection.send(event)
+
+    def entering(self, call: Calling | None) -> None:
+        """Tell which call into the backend is under way."""
+        self._mine()
+        self._connection.send(call)
+
+    def _mine(self) -> None:
+        if os.getpid() != self._process:
+            os._exit(0)
+
+
+def _leave_when_broken() -> None:
+    """End a worker whose CUDA context an illegal access has made useless, before it is blamed on the next backend."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        os._exit(70)
 
 
 def _end_with_parent(parent: int) -> None:

@@ -16,6 +16,7 @@ from moeguard.core.duration import duration
 from moeguard.core.errors import MoeguardError, PluginError
 from moeguard.core.recipe import RECIPES
 from moeguard.engine.options import Options, default_device
+from moeguard.engine.plugins import load_plugins
 
 #: Seconds of drawing and judging that one backend and recipe get.
 BUDGET = "3s"
@@ -56,8 +57,7 @@ def settings(config: pytest.Config) -> Settings:
 def _read(config: pytest.Config) -> Settings:
     here = config.invocation_params.dir
     plugins = tuple(str((here / file).resolve()) for file in config.getoption("moeguard_plugin") or ())
-    for file in plugins:
-        registry.load_plugin(file)
+    load_plugins(plugins)
     out = config.getoption("moeguard_out")
     seed = config.getoption("moeguard_seed")
     made = Settings(

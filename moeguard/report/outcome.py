@@ -122,7 +122,8 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
     executions = sum(cell["executions"] for cell in cells)
     tactics = sweep.rows(history) if manifest["options"].get("sweep") else None
     wanted = manifest["options"].get("tactic")
-    verified = executions and (wanted is None or any(wanted in cell["tactics"] for cell in cells))
+    ended = bool(history.endings)  # an incomplete run proves nothing: what stopped it may be what it looked for
+    verified = executions and ended and (wanted is None or any(wanted in cell["tactics"] for cell in cells))
     if tactics is not None:
         verified = any(row["tactic"] is not None and row["executions"] for row in tactics)
     verdict = "findings" if _failing(manifest, findings) else "clean" if verified else "inconclusive"
