@@ -24,6 +24,8 @@ from moeguard.memory.digest import Snapshot
 from moeguard.oracle.judge import Judgement
 from moeguard.tensors.inputs import ROW_PADDING
 
+#: What says that memory ran out, on the CPU or on a GPU.
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 #: Distance between the seeds of a case and of its confirmation.
 SECOND_SEED = 1
 
@@ -109,7 +111,10 @@ class Session:
             self.entering(None)
 
     def crash(self, what: str, error: BaseException, tactic: Hashable | None, check: str) -> NoReturn:
-        """Report a crash and abort."""
+        """Report a crash and abort. Memory that ran out is no defect of a kernel: it is noted."""
+        if isinstance(error, OUT_OF_MEMORY):
+            self.note("memory", f"{what} ran out of memory")
+            raise ScenarioAborted(what) from error
         self.report("crash", check, tactic, f"{what} raised {type(error).__name__}: {plain(error)}",
                     {"call": what, "exception": type(error).__name__})
         raise ScenarioAborted(what) from error

@@ -70,7 +70,8 @@ class Resources:
     device: ``cpu`` or ``cuda``.
     """
 
-    def __init__(self, device: str = "cpu", *, kept: int = 8) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        kept = 8 if device == "cpu" else 3  # cases are larger there, and several workers may share a GPU
         self.device = torch.device(device)
         self.defaults = Defaults()
         self.bank = WeightBank()
@@ -99,6 +100,14 @@ class Resources:
         data["shape"].pop("num_tokens")
         key = f"{backend.name}|{id(backend)}|{weight_key(case)}|{data}"
         return self._prepared.get(key, lambda: backend.prepare(weights, case))
+
+    def release(self) -> None:
+        """Give back what can be made again, after memory ran out."""
+        for store in (self._prepared, self._problems, self._judges):
+            store.clear()
+        self.bank.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def forget(self, case: Case) -> None:
         """Drop everything that holds the weights of ``case``, after a backend changed them."""

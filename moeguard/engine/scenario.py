@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from moeguard.backends.protocol import Backend
 from moeguard.checks.plan import run_checks
-from moeguard.checks.session import Calling, ScenarioAborted, Session
+from moeguard.checks.session import OUT_OF_MEMORY, Calling, ScenarioAborted, Session
 from moeguard.checks.subject import Resources
 from moeguard.checks.sweep import sweep
 from moeguard.core.case import Case
@@ -42,10 +42,16 @@ def _run(backend: Backend, case: Case, resources: Resources, scenario: int, emit
     if support is not None and not support.supported:
         session.note("case", support.reason or "the backend does not support it")
         status = "refused"
-    elif support is not None and swept is not None:
-        sweep(session, swept, emit)
     elif support is not None:
-        run_checks(session, only, tactic)
+        try:
+            if swept is not None:
+                sweep(session, swept, emit)
+            else:
+                run_checks(session, only, tactic)
+        except OUT_OF_MEMORY:
+            session.note("memory", "the guard ran out of memory on this case")
+    if any(note.what == "memory" for note in session.notes):
+        resources.release()
     if session.findings:
         status = "findings"
     emit(ScenarioFinished(scenario=scenario, status=status, executions=session.executions,

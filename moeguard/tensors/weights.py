@@ -51,6 +51,10 @@ class WeightBank:
             self._held.popitem(last=False)
         return weights
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._held.clear()
+
     def drop(self, case: Case) -> None:
         """Forget every entry with the content of ``case`` (a backend changed it)."""
         for key in [key for key in self._held if key[0] == weight_key(case)]:

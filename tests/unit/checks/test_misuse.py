@@ -69,6 +69,18 @@ def test_misuse_is_a_crash_of_the_backend(name: str) -> None:
     assert all(finding.sentence.isprintable() and len(finding.sentence) < 500 for finding in done.findings)
 
 
+def test_memory_that_runs_out_is_noted_and_not_blamed() -> None:
+    for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory")):
+        done = run_scenario(type("Greedy", (Pipeline,), {"name": "greedy", "run": raising(error)})(), CASE, Resources())
+        assert not done.findings and [note.what for note in done.notes] == ["memory"]
+
+
+def test_a_guard_without_memory_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moeguard.checks.subject.make_reference", raising(torch.OutOfMemoryError("none left")))
+    done = run_scenario(type("Plain", (Pipeline,), {"name": "plain"})(), CASE, Resources())
+    assert not done.findings and [note.what for note in done.notes] == ["memory"]
+
+
 def test_defaults_that_a_backend_sets_stay_in_the_backend() -> None:
     class Settings(Pipeline):
         name = "settings"
