@@ -57,7 +57,7 @@ MISUSES: dict[str, dict[str, Callable[..., Any]]] = {
     "run raises without a text": {"run": raising(Unspeakable())},
     "run raises control characters": {"run": raising(RuntimeError("\x00\ud800\x1b[31m" * 1000))},
     "run leaves the interpreter": {"run": raising(SystemExit(0))},
-    "tune cannot be hashed": {"tactics": lambda self, prepared, batch: ("a",), "tune": lambda self, prepared, batch: Unhashable()},
+    "tune cannot be hashed": {"tactics": lambda self, prepared, batch: ("a",), "tune": lambda self, *_: Unhashable()},
 }
 
 
