@@ -20,6 +20,7 @@ from moeguard.core.events import Event, Executed, Found, ScenarioFinished
 from moeguard.engine.campaign import Campaign
 from moeguard.engine.rundir import RunDirectory
 from moeguard.report import sweep
+from moeguard.report.glossary import KINDS
 from moeguard.report.outcome import Outcome
 from moeguard.report.writer import write_all
 
@@ -67,11 +68,11 @@ def show(outcome: Outcome, directory: RunDirectory) -> None:
     """The result for a person, on stdout."""
     console = Console()
     table = Table(title=None, box=None, pad_edge=False)
-    for heading in ("backend", "recipe", "cases", "executions", "findings"):
+    for heading in ("backend", "recipe", "cases", "refused", "executions", "findings"):
         table.add_column(heading, justify="left" if heading in ("backend", "recipe") else "right")
     for cell in outcome.cells:
-        table.add_row(escape(str(cell["backend"])), cell["recipe"], str(cell["cases"]), str(cell["executions"]),
-                      str(len(cell["findings"])))
+        table.add_row(escape(str(cell["backend"])), cell["recipe"], str(cell["cases"]), str(cell["refused"]),
+                      str(cell["executions"]), str(len(cell["findings"])))
     console.print(table)
     if outcome.tactics:
         header, rows = sweep.table(outcome.tactics)
@@ -86,10 +87,14 @@ def show(outcome: Outcome, directory: RunDirectory) -> None:
         mark = " (known)" if finding.known else ""
         console.print(f"\n[bold red]{finding.kind}[/]{mark} {escape(finding.backend)} {finding.recipe}"
                       + (f" tactic {escape(finding.tactic)}" if finding.tactic else ""), highlight=False)
+        console.print(f"  [dim]{escape(KINDS[finding.kind])}[/]", highlight=False)
         console.print(f"  {escape(finding.sentence)}", highlight=False)
         console.print(f"  {escape(outcome.replay(finding, str(directory.path)))}", highlight=False, soft_wrap=True)
     colour = {"clean": "green", "findings": "red"}.get(outcome.verdict, "yellow")
-    console.print(f"\n[bold {colour}]{outcome.verdict}[/]: {escape(outcome.sentence)}", highlight=False)
+    console.print(f"\n[bold {colour}]{outcome.verdict}[/]: {escape(outcome.sentence)}", highlight=False, soft_wrap=True)
+    if outcome.verdict == "inconclusive":
+        for reason in outcome.reasons():
+            console.print(f"  {escape(reason)}", highlight=False, soft_wrap=True)
     console.print(f"report: {directory.path / 'report.html'}", highlight=False, soft_wrap=True)
 
 

@@ -41,7 +41,8 @@ NUMBERS: dict[str, str] = {
     "z": "error of an output element in units of the scale that the error model allows it",
     "\u03c4": "limit of max |z|, which follows from the number of elements and the accepted rate of false alarms",
     "rms(z)": "root mean square of z over a block; the nominal limit is 1.5",
-    "\u03c1": "error relative to that of emulations of the same recipe in another order; nominal limit 2",
+    "\u03c1": "error relative to that of twins: emulations of the same recipe in another order; nominal limit 2",
+    "deterministic cap": "the most that all roundings together can add up to; what is beyond it is proven, not statistical",
 }
 
 WORDS: dict[str, str] = {

@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from moeguard.core.events import Event
 from moeguard.core.finding import Finding
-from moeguard.report import coverage, frames, glossary, plots, sweep
-from moeguard.report.markdown import versions
+from moeguard.report import coverage, frames, glossary, numbers, plots, sweep
+from moeguard.report.markdown import drawn, versions
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, duration, line, number, printable, yes_no
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped,unused-ignore]
 
 VERDICTS = {"clean": "Clean", "findings": "Findings", "inconclusive": "Inconclusive"}
+#: z/tau beyond which the size of an error says nothing any more.
+MOST_WORST = 1e6
 _MACHINE = ("device", "arch", "gpu", "driver", "cuda", "platform", "machine", "python", "cpus")
 
 
@@ -76,7 +78,7 @@ def _facts(outcome: Outcome) -> list[tuple[str, str]]:
     known = sum(finding.known for finding in outcome.findings)
     return [
         ("executions", number(outcome.executions)),
-        ("cases", number(outcome.cases)),
+        ("cases", number(outcome.cases) + (f" ({number(outcome.refused)} refused)" if outcome.refused else "")),
         ("cells executed", f"{sum(cell['executions'] > 0 for cell in outcome.cells)} of {len(outcome.cells)}"),
         ("findings", number(len(outcome.findings)) + (f" ({known} known)" if known else "")),
         ("not verified", number(len(outcome.not_verified))),
@@ -86,15 +88,17 @@ def _facts(outcome: Outcome) -> list[tuple[str, str]]:
 
 def _setting(outcome: Outcome) -> str:
     """Where the run was made and with what, on one line."""
-    environment, options = outcome.manifest.get("environment", {}), outcome.options
+    environment = outcome.manifest.get("environment", {})
     place = [part for part in (environment.get("gpu"), environment.get("arch"), environment.get("platform")) if part]
-    return f"{', '.join(place)} \u00b7 {versions(environment)} \u00b7 profile {options.get('profile')}, " \
-           f"seed {options.get('seed')}"
+    return " \u00b7 ".join(part for part in (", ".join(place), versions(environment),
+                                           drawn(outcome.settings).removeprefix(", ")) if part)
 
 
 def _ran(outcome: Outcome) -> dict[str, list[tuple[str, str | None]]]:
     """Tables of the section "what ran": title to rows of name and value, None where there is no value."""
-    manifest, options = outcome.manifest, outcome.options
+    manifest, options = outcome.manifest, outcome.settings
+    if options.get("cases"):
+        options["cases"] = f"{len(options['cases'])} given"
     environment = manifest.get("environment", {})
     shown = {name: ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in options.items()}
     budget = shown.pop("budget", None)
@@ -120,6 +124,7 @@ def _cell(outcome: Outcome, cell: dict[str, Any], frame: pd.DataFrame) -> dict[s
                for one in outcome.cells for check in one["checks"]}
     return cell | {
         "worst": None if math.isnan(worst) else float(f"{worst:.3g}"),
+        "worst_text": "> 1e6" if worst > MOST_WORST else number(None if math.isnan(worst) else float(f"{worst:.3g}")),
         "by_check": by_check,
         "failing": {check: any(one.fingerprint in failing for one in found) for check, found in by_check.items()},
         "reasons": reasons,
@@ -135,8 +140,7 @@ def _finding(outcome: Outcome, finding: Finding, run_dir: str) -> dict[str, Any]
         "replay": outcome.replay(finding, run_dir),
         "shape": finding.case.shape,
         "case": json.dumps(finding.case.model_dump(mode="json", by_alias=True), indent=2, ensure_ascii=False),
-        "numbers": {str(name): json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list)
-                    else number(value) for name, value in finding.numbers.items()},
+        "numbers": numbers.labelled(finding.numbers),
     }
 
 

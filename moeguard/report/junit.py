@@ -36,7 +36,8 @@ def render(outcome: Outcome, run_dir: str) -> str:
     suite = ElementTree.SubElement(root, "testsuite", attributes | ({"timestamp": started} if started else {}))
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in _properties(outcome):
-        ElementTree.SubElement(properties, "property", {"name": line(name), "value": line(value)})
+        if value is not None:
+            ElementTree.SubElement(properties, "property", {"name": line(name), "value": line(value)})
     suite.extend(cases)
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
@@ -46,8 +47,9 @@ def _properties(outcome: Outcome) -> Iterator[tuple[str, Any]]:
     yield "verdict", outcome.verdict
     for name in ("run_id", "moeguard", "command"):
         yield name, outcome.manifest.get(name)
+    options = outcome.settings
     for name in ("profile", "seed", "device", "budget", "max_cases"):
-        yield name, outcome.options.get(name)
+        yield name, options.get(name)
     environment = outcome.manifest.get("environment", {})
     for name in ("arch", "gpu", "cuda", "driver", "python", "platform"):
         yield name, environment.get(name)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from moeguard.core.finding import Finding
-from moeguard.report import sweep
+from moeguard.report import glossary, numbers, sweep
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, duration, line, number, printable, yes_no
 
-_SPECIAL = re.compile(r"([\\`*{}\[\]<>|~]|(?<!\w)_|_(?!\w))")
+_SPECIAL = re.compile(r"([\\`*{}\[\]<>~]|(?<!\w)_|_(?!\w))")
 
 
 def render(outcome: Outcome, run_dir: str) -> str:
@@ -28,25 +28,30 @@ def render(outcome: Outcome, run_dir: str) -> str:
 
 
 def escape(text: object) -> str:
-    """Text on one line that Markdown shows as it is, in a table too."""
+    """Text on one line that Markdown shows as it is, outside of a table."""
     return _SPECIAL.sub(r"\\\1", line(text))
 
 
 def _ran(outcome: Outcome) -> str:
-    manifest, options = outcome.manifest, outcome.options
+    manifest, options = outcome.manifest, outcome.settings
     environment = manifest.get("environment", {})
     budget = options.get("budget")
     rows = [
         ("run", f"{manifest.get('run_id')}, started {manifest.get('started')}"),
-        ("command", f"{manifest.get('command')}, profile {options.get('profile')}, seed {options.get('seed')}"
+        ("command", str(manifest.get("command")) + drawn(options)
                     + (f", budget {duration(budget)}" if budget is not None else "")
                     + (f", at most {count(options['max_cases'], 'case')}" if options.get("max_cases") else "")),
         ("duration", duration(outcome.seconds)),
-        ("device", " ".join(str(part) for part in (options.get("device"), environment.get("arch"),
-                                                   environment.get("gpu")) if part)),
+        ("device", " ".join(dict.fromkeys(str(part) for part in (options.get("device"), environment.get("arch"),
+                                                                 environment.get("gpu")) if part))),
         ("versions", versions(environment)),
     ]
     return "## What ran\n\n" + _table(("", ""), rows)
+
+
+def drawn(options: dict[str, Any]) -> str:
+    """``, profile P, seed S``; empty where the cases were given."""
+    return "".join(f", {name} {options[name]}" for name in ("profile", "seed") if options.get(name) is not None)
 
 
 def versions(environment: dict[str, Any]) -> str:
@@ -72,7 +77,9 @@ def _finding(outcome: Outcome, finding: Finding, run_dir: str) -> str:
              f"{finding.fingerprint}; seen {count(outcome.hits[finding.fingerprint], 'time')}; "
              f"reproduced: {yes_no(finding.reproduced)}")
     command = printable(outcome.replay(finding, run_dir)).replace("\n", "\n    ")
-    return f"### {escape(finding.kind)}{known}\n\n{escape(finding.sentence)}\n\n{facts}\n\n    {command}"
+    paragraphs = [f"### {escape(finding.kind)}{known}", escape(glossary.KINDS[finding.kind]), escape(finding.sentence),
+                  escape(numbers.brief(finding.numbers)), facts, f"    {command}"]
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 
 def _not_verified(outcome: Outcome) -> str:
@@ -85,5 +92,5 @@ def _not_verified(outcome: Outcome) -> str:
 def _table(header: Iterable[str], rows: Iterable[Iterable[object]], right: Iterable[int] = ()) -> str:
     names, right = list(header), set(right)
     rule = ["---:" if column in right else "---" for column in range(len(names))]
-    lines = [names, rule, *([escape(value) for value in row] for row in rows)]
+    lines = [names, rule, *([escape(value).replace("|", r"\|") for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -16,7 +16,7 @@ from moeguard.core.events import Event, Found
 from moeguard.core.finding import KINDS, Finding
 from moeguard.report import evidence, replay, sweep
 from moeguard.report.history import History, gather
-from moeguard.report.text import count
+from moeguard.report.text import count, line
 
 EXIT_CODES = {"clean": 0, "findings": 1, "inconclusive": 3}
 INTERRUPTED = 130
@@ -27,7 +27,8 @@ class Outcome:
     """What a run amounts to. The same events in another order of scenarios give an equal outcome.
 
     manifest: the run's manifest. verdict: ``clean``, ``findings`` (any that fails the run) or ``inconclusive`` (nothing
-    was executed). executions, cases: counts. seconds: first launch to last verdict. findings: one for each fingerprint.
+    was executed). executions, cases: counts. refused: cases that every backend refused. seconds: first launch to last
+    verdict. findings: one for each fingerprint.
     hits: how often each fingerprint was seen. cells, not_verified: JSON objects, see moeguard.report.evidence.
     tactics: rows of a sweep, see moeguard.report.sweep; None when the run is none.
     complete: the run came to its own end. interrupted: it was ended by Ctrl-C and not resumed to its end.
@@ -37,6 +38,7 @@ class Outcome:
     verdict: str
     executions: int
     cases: int
+    refused: int
     seconds: float
     findings: tuple[Finding, ...]
     hits: dict[str, int]
@@ -50,6 +52,12 @@ class Outcome:
     def options(self) -> dict[str, Any]:
         """Options of the run, from the manifest."""
         return dict(self.manifest.get("options", {}))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that mattered: where the cases were given, nothing was drawn by a profile and a seed."""
+        given = self.options.get("cases")
+        return {name: value for name, value in self.options.items() if not (given and name in ("profile", "seed"))}
 
     @property
     def failing(self) -> tuple[Finding, ...]:
@@ -66,16 +74,40 @@ class Outcome:
         """The outcome in one or two plain sentences."""
         known = sum(finding.known for finding in self.findings)
         ran = sum(cell["executions"] > 0 for cell in self.cells)
-        text = (f"{count(len(self.findings), 'finding') if self.findings else 'No findings'}"
-                f"{f' ({known} known)' if known else ''} in {count(self.executions, 'execution')} "
-                f"of {count(self.cases, 'case')} on {count(ran, 'cell')}.")
+        found = (f"{count(len(self.findings), 'finding') if self.findings else 'No findings'}"
+                 f"{f' ({known} known)' if known else ''}")
+        more = f" ({self.refused:,} more {'was' if self.refused == 1 else 'were'} refused)" if self.refused else ""
+        text = (f"{found} in {count(self.executions, 'execution')} of {count(self.cases - self.refused, 'case')}{more} "
+                f"on {count(ran, 'cell')}.")
         if self.tactics is not None and self.verdict == "inconclusive" and self.executions:
             text = f"No tactic was forced, so none was verified. {text}"
         if self.executions == 0:
-            text = f"Nothing was executed, so nothing was verified. {text if self.findings else ''}".strip()
+            text = (f"{found}: no call got as far as a verdict, so nothing else was verified." if self.findings
+                    else "Nothing was executed, so nothing was verified.")
+            if self.refused:
+                text += f" {count(self.refused, 'case')} {'was' if self.refused == 1 else 'were'} refused."
         if self.interrupted:
             return f"{text} The run was interrupted and can be resumed."
         return text if self.complete else f"{text} The run did not come to its end and can be resumed."
+
+    def reasons(self, most: int = 5) -> list[str]:
+        """Why things were not verified, a line each: backend, recipes, what, reason; what is beyond ``most`` is counted.
+
+        Without a note, why the cells executed nothing.
+        """
+        entries: dict[tuple[str, str], list[str]] = {}
+        for note in self.not_verified:
+            entries.setdefault((str(note["backend"]), f"{note['what']}: {note['reason']}"), []).append(str(note["recipe"]))
+        if not entries:
+            for cell in self.cells:
+                if cell["reason"]:
+                    entries.setdefault((str(cell["backend"]), str(cell["reason"])), []).append(str(cell["recipe"]))
+        lines = []
+        for (backend, why), recipes in entries.items():
+            where = f"{backend} {', '.join(recipe for recipe in dict.fromkeys(recipes) if recipe)}".strip()
+            lines.append(line(f"{where}: {why}" if where else why))
+        shown = lines if len(lines) <= most else lines[:most - 1]
+        return shown + ([f"and {len(lines) - len(shown)} more reasons"] if len(lines) > most else [])
 
     def replay(self, finding: Finding, run_dir: str) -> str:
         """The shell command that runs the case of ``finding`` again."""
@@ -126,12 +158,17 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
     verified = executions and ended and (wanted is None or any(wanted in cell["tactics"] for cell in cells))
     if tactics is not None:
         verified = any(row["tactic"] is not None and row["executions"] for row in tactics)
+    draws: defaultdict[int, list[bool]] = defaultdict(list)
+    for scenario in history.drawn:
+        assert scenario.started is not None
+        draws[scenario.started.draw].append(scenario.finished is not None and scenario.finished.status == "refused")
     verdict = "findings" if _failing(manifest, findings) else "clean" if verified else "inconclusive"
     return Outcome(
         manifest=manifest,
         verdict=verdict,
         executions=executions,
-        cases=len({scenario.started.draw for scenario in history.drawn if scenario.started is not None}),
+        cases=len(draws),
+        refused=sum(all(draw) for draw in draws.values()),
         seconds=_seconds(history),
         findings=findings,
         hits=hits,

@@ -86,10 +86,11 @@ def test_hostile_text_is_escaped_everywhere() -> None:
 
 def test_a_finding_shows_what_a_user_needs() -> None:
     value = finding("unwritten_output", check="memory", sentence="Rows 64 to 127 were not written.", reproduced=True,
-                    tactic="(3, 7)", numbers={"count": 4096, "worst": 0.123456, "big": 1e30})
-    text, read = page(scenario(0, findings=[value], tactic="(3, 7)"))
-    for words in ("1 finding in 2 executions of 1 case on 1 cell.", "unwritten_output", value.sentence,
-                  value.fingerprint, "4,096", "0.1235", "1.000e+30",
+                    tactic="(3, 7)", numbers={"count": 4096, "nonfinite": 2, "worst": 0.123456, "big": 1e30})
+    events = scenario(0, findings=[value], tactic="(3, 7)", numbers={"max_z": 1e9, "tau": 5.0})
+    text, read = page([*events, *refused(1)])
+    for words in ("1 finding in 2 executions of 1 case (1 more was refused) on 1 cell.", "unwritten_output", value.sentence,
+                  value.fingerprint, "4,096", "elements not finite", "0.1235", "1.000e+30", "> 1e6", "1 refused",
                   f"moeguard replay reports/x/cases/{value.case.fingerprint}.json",
                   "--tactic '(3, 7)'", '"num_tokens": 5', "NVIDIA H200", "575.57"):
         assert words in read.text

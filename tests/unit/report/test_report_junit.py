@@ -28,6 +28,13 @@ def test_one_test_case_for_each_cell_and_check() -> None:
     assert all(len(case) == 0 and case.attrib["time"] == "0.250" for case in by_name(root).values())
 
 
+def test_properties_without_a_value_are_left_out() -> None:
+    properties = {one.attrib["name"]: one.attrib["value"] for one in read(scenario(0)).iter("property")}
+    assert properties["package torch"] == "2.8.0"
+    assert "None" not in properties.values()
+    assert not {"max_cases", "package nvidia-cutlass-dsl"} & set(properties)
+
+
 def test_failure_carries_sentence_fingerprint_and_replay() -> None:
     value = finding(tactic="(1, 2)", sentence="Row 3 is wrong.", reproduced=False)
     case = by_name(read(scenario(0, findings=[value])))["moeguard::mine::bf16::accuracy"]

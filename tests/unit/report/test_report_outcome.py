@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shlex
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -12,7 +13,7 @@ from report_events import case, finding, found, manifest, refused, rich, scenari
 
 from moeguard.core.case import Case
 from moeguard.core.errors import RunDirectoryError
-from moeguard.core.events import Executed, Noted, RunFinished, parse
+from moeguard.core.events import Executed, Noted, RunFinished, ScenarioStarted, parse
 from moeguard.report.evidence import token_bucket
 from moeguard.report.outcome import fold
 
@@ -32,9 +33,33 @@ def test_nothing_executed_is_inconclusive() -> None:
         assert (outcome.verdict, outcome.exit_code, outcome.executions) == ("inconclusive", 3, 0)
 
 
+def test_refused_cases_are_not_counted_as_tested() -> None:
+    both = [*scenario(0), *refused(1), *refused(2)]
+    assert fold(manifest(), [*both, END]).sentence == "No findings in 2 executions of 1 case (2 more were refused) on 1 cell."
+    assert fold(manifest(), [*both, END]).to_data("r")["cases"] == 3
+    assert fold(manifest(), [*both[-3:], END]).sentence == (
+        "Nothing was executed, so nothing was verified. 1 case was refused.")
+
+
+def test_a_case_that_one_of_two_backends_refuses_was_tested() -> None:
+    events = [replace(event, draw=0) if isinstance(event, ScenarioStarted) else event
+              for event in [*scenario(0), *refused(1, backend="other")]]
+    assert (fold(manifest(), events).cases, fold(manifest(), events).refused) == (1, 0)
+
+
+def test_reasons_are_a_few_lines_with_recipes_together() -> None:
+    notes = [Noted(scenario=-1, backend="b", recipe=recipe, what="backend", reason="no GPU") for recipe in ("bf16", "fp16")]
+    assert fold(manifest(), [*notes, END]).reasons() == ["b bf16, fp16: backend: no GPU"]
+    many = [Noted(scenario=-1, backend="b", recipe="", what=str(number), reason="r") for number in range(9)]
+    assert fold(manifest(), [*many, END]).reasons() == [*(f"b: {number}: r" for number in range(4)), "and 5 more reasons"]
+    asked = manifest(backends=["mine"], recipes=["bf16"])
+    assert fold(asked, [END]).reasons() == ["mine bf16: no scenario was drawn for it"]
+
+
 def test_finding_fails_the_run_even_without_an_execution() -> None:
     outcome = fold(manifest(), [*scenario(0, checks=(), findings=[finding("hang")], status="hang"), END])
     assert (outcome.verdict, outcome.exit_code, outcome.executions) == ("findings", 1, 0)
+    assert outcome.sentence == "1 finding: no call got as far as a verdict, so nothing else was verified."
 
 
 def test_known_findings_fail_only_a_strict_run() -> None:

@@ -15,7 +15,7 @@ from report_events import finding, manifest, refused, rich, scenario
 
 from moeguard.core.case import Case
 from moeguard.core.events import RunFinished
-from moeguard.report import markdown
+from moeguard.report import glossary, html, junit, markdown
 from moeguard.report.outcome import fold
 from moeguard.report.writer import write, write_all
 
@@ -71,15 +71,40 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 
 
 def test_summary_says_what_ran_and_what_did_not() -> None:
-    value = finding(sentence="Row 3 | column 4\n is <b>wrong</b> `x`.", known=True)
-    events = [*scenario(0, findings=[value]), *refused(1), RunFinished(seconds=75.0)]
+    value = finding(sentence="Row 3 | column 4\n is <b>wrong</b> `x`.", known=True,
+                    numbers={"max_z": 18.0, "max_z_row": 3, "max_z_column": 4, "tau": 5.5, "rules": ["element"]})
+    events = [*scenario(0, findings=[value]), *refused(1, reason="needs a|b"), RunFinished(seconds=75.0)]
     text = markdown.render(fold(manifest(), events), "reports/x")
-    assert text.startswith("# moeguard: clean\n\n1 finding (1 known) in 2 executions of 2 cases on 1 cell.\n")
+    assert text.startswith("# moeguard: clean\n\n1 finding (1 known) in 2 executions of 1 case (1 more was refused) on 1 cell.\n")
     for words in ("| mine | bf16 | sm90 | 2 | 2 | 1 | 1 | accuracy, memory |", "### mismatch (known)", "torch 2.8.0",
-                  r"Row 3 \| column 4 is \<b\>wrong\</b\> \`x\`.", "| mine | bf16 | case | needs sm100 | 1 |",
+                  r"Row 3 | column 4 is \<b\>wrong\</b\> \`x\`.", r"| mine | bf16 | case | needs a\|b | 1 |",
+                  "further from the high-precision reference than rounding can explain.", "| device | cuda sm90 NVIDIA H200 |",
+                  "\n\nmax |z|: 18 at row 3, column 4; limit \u03c4 of |z|: 5.5\n\n",
                   "1 min 15 s",
                   f"    moeguard replay reports/x/cases/{value.case.fingerprint}.json --backend mine\n"):
         assert words in text
+
+
+def test_a_summary_on_a_cpu_names_the_device_once() -> None:
+    given = manifest(device="cpu")
+    given["environment"] |= {"arch": "cpu", "gpu": None}
+    assert "| device | cpu |" in markdown.render(fold(given, scenario(0)), "r")
+
+
+def test_a_replay_names_no_profile_and_no_seed() -> None:
+    given = manifest(cases=[{}], budget=None, profile="soak", seed=12345) | {"command": "replay"}
+    events = scenario(0)
+    outcome = fold(given, events)
+    assert "| command | replay |" in markdown.render(outcome, "r")
+    for text in (markdown.render(outcome, "r"), junit.render(outcome, "r"), html.render(outcome, events, "r")):
+        assert "12345" not in text
+        assert "soak" not in text
+
+
+def test_the_readme_explains_every_kind_as_the_reports_do() -> None:
+    text = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    for kind, meaning in glossary.KINDS.items():
+        assert f"| `{kind}` | {meaning} |" in text
 
 
 def test_importing_the_outcome_is_cheap() -> None:
