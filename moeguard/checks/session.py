@@ -13,6 +13,7 @@ from torch import Tensor
 
 from moeguard.backends.protocol import Backend, Support, Traits
 from moeguard.checks.declared import trait_of
+from moeguard.checks.place import place_map
 from moeguard.checks.sentence import describe, plain
 from moeguard.checks.subject import Resources, Subject, base_subject
 from moeguard.core.case import Case
@@ -178,7 +179,7 @@ class Session:
             judgement = subject.judge(self.numerics(problem.case, tactic)).judge(answer)
         ok = not broken and (judgement.passed or self._excused(check, tactic, subject, answer, judgement))
         if not ok and not broken and not quiet:
-            self._wrong(check, role, tactic, wrong, judgement)
+            self._wrong(check, role, tactic, wrong, judgement, subject, answer)
         self.executions += 1
         outcome = "refused" if refused else "ok" if ok else "finding"
         if outcome == "ok" and not judgement.numbers.get("elements"):
@@ -274,7 +275,7 @@ class Session:
                     f"column {int(mask[rows[0]].nonzero()[0, 0])}",
                     {"unwritten": total, "elements": mask.numel(), "rows": [int(rows[0]), int(rows[-1])],
                      "columns": [int(columns[0]), int(columns[-1])], "worst_row": int(rows[0]),
-                     "worst_column": int(columns[0])})
+                     "worst_column": int(columns[0]), "map": place_map(mask.double(), "unwritten")})
         return True
 
     def _excused(self, check: str, tactic: Hashable | None, subject: Subject, answer: Tensor, judgement: Judgement) -> bool:
@@ -316,8 +317,12 @@ class Session:
             self._emit(Executed(scenario=self.scenario, number=self.executions, check=event.check, role=event.role,
                                 tactic=event.tactic, outcome=event.outcome, seconds=event.seconds, numbers=event.numbers))
 
-    def _wrong(self, check: str, role: str, tactic: Hashable | None, wrong: Kind, judgement: Judgement) -> None:
-        numbers = dict(judgement.numbers, rules=list(judgement.failed), role=role)
+    def _wrong(self, check: str, role: str, tactic: Hashable | None, wrong: Kind, judgement: Judgement, subject: Subject,
+               answer: Tensor) -> None:
+        judge = subject.judge(self.numerics(subject.problem.case, tactic))
+        share = judge.normalised(answer.double()).abs() / judge.limits.element(judge.judged)
+        numbers = dict(judgement.numbers, rules=list(judgement.failed), role=role,
+                       map=place_map(share, "largest |z| over its limit"))
         kind = wrong
         if wrong == "mismatch" and trait_of(self.case) is not None and self._right_with_plain_routing(tactic):
             kind = "routing_contract"

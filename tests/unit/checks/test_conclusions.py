@@ -65,6 +65,10 @@ def test_a_finding_names_row_column_tile_and_expert() -> None:
     assert (numbers["max_z_row"], numbers["max_z_column"], numbers["worst_tile"]) == (5, 66, [0, 1])
     assert numbers["worst_row"] == 5 and numbers["worst_column"] == 66 and numbers["worst_expert"] in range(4)
     assert numbers["label"] == "proven" and "row 5, column 66" in finding.sentence
+    grid = numbers["map"]
+    assert (grid["rows"], grid["columns"]) == (1, 3)
+    above = [(row, column) for row, line in enumerate(grid["values"]) for column, cell in enumerate(line) if cell > 1]
+    assert above == [(5, 22)]
 
 
 def test_a_note_not_a_finding_when_more_bits_are_kept_than_declared() -> None:
