@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from moeguard.core.case import Activation, Case, Inputs, Layout, Routing, Scales, WeightSet
 from moeguard.core.events import Event
+from moeguard.report.evidence import token_bucket
 from moeguard.report.history import gather
 
 _AXES: dict[str, tuple[type[BaseModel], str, str]] = {
@@ -53,6 +54,18 @@ def token_table(cells: Iterable[Mapping[str, Any]]) -> tuple[list[int], dict[str
     seen = {bucket for row in table.values() for bucket in row}
     buckets = buckets_between(min(seen), max(seen)) if seen else []
     return buckets, {name: dict(table[name]) for name in sorted(table)}
+
+
+def tactic_table(events: Iterable[Event]) -> dict[str, dict[int, int]]:
+    """Executions by ``backend recipe tactic`` and token bucket, for backends that offer tactics."""
+    table: dict[str, Counter[int]] = {}
+    for scenario in gather(events).drawn:
+        if scenario.started:
+            bucket = token_bucket(int(scenario.started.case.get("shape", {}).get("num_tokens", 0)))
+            for one in scenario.executed:
+                name = f"{scenario.started.backend} {scenario.started.recipe} {one.tactic or 'default'}"
+                table.setdefault(name, Counter())[bucket] += 1
+    return {name: dict(table[name]) for name in sorted(table)}
 
 
 def buckets_between(first: int, last: int) -> list[int]:

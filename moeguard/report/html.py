@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from moeguard.core.events import Event
 from moeguard.core.finding import Finding
-from moeguard.report import coverage, frames, glossary, numbers, plots, sweep
+from moeguard.report import coverage, frames, glossary, numbers, placemap, plots, sweep
 from moeguard.report.markdown import drawn, versions
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, duration, line, number, printable, yes_no
@@ -52,7 +52,7 @@ def render(outcome: Outcome, events: Iterable[Event], run_dir: str, frame: pd.Da
         token_plot=plots.tokens(frame),
         buckets=buckets,
         tokens=tokens,
-        most=max((most for row in tokens.values() for most in row.values()), default=0),
+        tactics=coverage.tactic_table(events),
         axes=coverage.strata(events),
         outcomes=_outcomes(outcome),
         glossary={
@@ -68,7 +68,8 @@ def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
                               finalize=lambda value: printable(value) if isinstance(value, str)
                               and not isinstance(value, Markup) else value)
-    environment.filters |= {"number": number, "duration": duration, "yes_no": yes_no, "line": line}
+    environment.filters |= {"number": number, "duration": duration, "yes_no": yes_no, "line": line,
+                            "largest": lambda row: max(row.values(), default=0)}
     environment.globals["count"] = count
     source = files("moeguard.report").joinpath("template.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source)
@@ -141,6 +142,8 @@ def _finding(outcome: Outcome, finding: Finding, run_dir: str) -> dict[str, Any]
         "shape": finding.case.shape,
         "case": json.dumps(finding.case.model_dump(mode="json", by_alias=True), indent=2, ensure_ascii=False),
         "numbers": numbers.labelled(finding.numbers),
+        "map": placemap.svg(finding.numbers.get("map")),
+        "map_meaning": str((finding.numbers.get("map") or {}).get("meaning", "")),
     }
 
 

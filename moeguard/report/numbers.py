@@ -30,7 +30,7 @@ def labelled(numbers: Mapping[str, Any], *, brief: bool = False) -> list[Entry]:
     brief: without counts of what was judged; where ``rules`` says which rules failed, without the limits that were kept,
     and with blocks only when no single element failed.
     """
-    rest = dict(numbers)
+    rest = {name: value for name, value in numbers.items() if name != "map"}
     entries = [entry for keys, entry in _entries(rest) if not (brief and _detail(keys, numbers))]
     return entries + [(line(name), _text(value)) for name, value in rest.items()]
 
