@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from commandline import ROOT, SMOKE, Called, Run, call
 
+pytest_plugins = ["pytester"]
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the problems are small, and the other worker needs its core
 

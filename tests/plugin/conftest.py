@@ -12,8 +12,6 @@ from typing import NamedTuple
 import pytest
 from commandline import ROOT
 
-pytest_plugins = ["pytester"]
-
 #: What makes pytest load the plug-in where the package is not installed.
 LOADED = () if "moeguard" in entry_points(group="pytest11").names else ("-p", "moeguard.pytest_plugin")
 #: One cell of one backend, quickly.
