@@ -7,17 +7,13 @@ import os
 from collections.abc import Callable, Hashable
 from statistics import median
 
-import torch
-
+from moeguard.checks.lost_device import DEVICE_LOST, device_lost
 from moeguard.checks.session import Calling, Execution, ScenarioAborted, Session
 from moeguard.checks.tactics import force, kind_of_wrong, offered_by
 from moeguard.checks.timing import time_calls
 from moeguard.checks.values import values, weights_intact
 from moeguard.core.errors import MoeguardError
 from moeguard.core.events import Event, Swept
-
-#: Exit code of a worker whose CUDA context a tactic broke: nothing that this process runs later can be trusted.
-DEVICE_LOST = 70
 
 
 def sweep(session: Session, done: frozenset[str | None], emit: Callable[[Event], None]) -> None:
@@ -55,7 +51,7 @@ def _one(session: Session, tactic: Hashable | None, emit: Callable[[Event], None
             run, witnessed = force(session, tactic, "tactics", kind_of_wrong(session))
         if run is not None and run.whole:
             seconds = time_calls(session, tactic)
-    if run is None and _device_lost(session):
+    if run is None and device_lost(session.resources.device):
         session.entering(Calling("run (forced)", "values" if tactic is None else "tactics", name))
         os._exit(DEVICE_LOST)
     emit(Swept(scenario=session.scenario, tactic=name, outcome=_outcome(run), witnessed=witnessed,
@@ -68,14 +64,3 @@ def _outcome(run: Execution | None) -> str:
     if not run.ok:
         return "finding"
     return "ok" if run.judgement.numbers.get("elements") else "unjudged"
-
-
-def _device_lost(session: Session) -> bool:
-    """Whether an error of this tactic sticks to the CUDA context."""
-    if session.resources.device.type != "cuda":
-        return False
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return True
-    return False

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 
+from moeguard.checks.lost_device import DEVICE_LOST
 from moeguard.checks.session import Calling
 from moeguard.core.errors import HarnessError
 from moeguard.core.events import Event, Executed, Found, ScenarioFinished, Swept
 from moeguard.core.finding import Finding, Kind
+from moeguard.engine.probe import exit_name
 from moeguard.engine.worker import Job, Settings, WorkerError, main
 
 #: Seconds that a worker may take to start, and to think between two calls into the backend.
@@ -32,6 +34,7 @@ class _Worker:
     started: float = 0.0
     swept: set[str | None] = field(default_factory=set)
     lost: str = ""
+    blamed: bool = False
 
 
 class Pool:
@@ -52,13 +55,7 @@ class Pool:
     def wait_ready(self) -> None:
         """Block until every worker has imported what it needs. Raises HarnessError when one does not start."""
         for worker in self._workers:
-            while not worker.ready:
-                if not worker.connection.poll(START_TIMEOUT):
-                    raise HarnessError(f"a worker did not start within {START_TIMEOUT:.0f} s")
-                try:
-                    self._receive(worker)
-                except EOFError:
-                    raise HarnessError(f"a worker ended at start with exit code {worker.process.exitcode}") from None
+            self._until_ready(worker)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Event]]:
         """Run jobs as workers come free; yields events as they arrive. Each job ends with ScenarioFinished."""
@@ -89,6 +86,22 @@ class Pool:
         theirs.close()
         return _Worker(mine, process)
 
+    def _until_ready(self, worker: _Worker) -> None:
+        while not worker.ready:
+            if not worker.connection.poll(START_TIMEOUT):
+                raise HarnessError(f"a worker did not start within {START_TIMEOUT:.0f} s")
+            try:
+                self._receive(worker)
+            except EOFError:
+                raise HarnessError(f"a worker ended at start with exit code {worker.process.exitcode}") from None
+
+    def _replace(self, worker: _Worker) -> None:
+        """Put a fresh process in the place of one that is gone or stuck."""
+        self._stop(worker)
+        fresh = self._start()
+        self._until_ready(fresh)
+        worker.connection, worker.process = fresh.connection, fresh.process
+
     def _stop(self, worker: _Worker) -> None:
         worker.connection.close()
         worker.process.join(0.2)
@@ -99,8 +112,10 @@ class Pool:
     def _submit(self, worker: _Worker, job: Job | None) -> None:
         worker.job, worker.calling, worker.executions = job, None, 0
         worker.since = worker.started = time.monotonic()
-        worker.swept, worker.lost = set(), ""
+        worker.swept, worker.lost, worker.blamed = set(), "", False
         if job is not None:
+            if not worker.process.is_alive():  # gone between two jobs
+                self._replace(worker)
             worker.connection.send(job)
 
     def _receive(self, worker: _Worker) -> Event | None:
@@ -125,6 +140,8 @@ class Pool:
                 if isinstance(event, Executed):
                     worker.executions += 1
                     event = replace(event, number=worker.executions)
+                elif isinstance(event, Found):
+                    worker.blamed = worker.blamed or event.finding["kind"] == "crash"
                 elif isinstance(event, Swept):
                     worker.swept.add(event.tactic)
                 elif isinstance(event, ScenarioFinished):
@@ -136,7 +153,7 @@ class Pool:
                     yield event
         except (EOFError, ConnectionResetError):
             worker.process.join(5)
-            yield from self._lost(worker, "crash", f"killed the process ({_exit_name(worker.process.exitcode)})")
+            yield from self._lost(worker, "crash", f"killed the process ({exit_name(worker.process.exitcode)})")
 
     def _overdue(self, worker: _Worker) -> Iterator[Event]:
         quiet = time.monotonic() - worker.since
@@ -149,18 +166,14 @@ class Pool:
         """End a job whose worker is gone or stuck, and replace the worker. A sweep goes on with its other tactics."""
         job, calling = worker.job, worker.calling or Calling("between calls")
         assert job is not None
-        self._stop(worker)
-        fresh = self._start()
-        while not fresh.ready:
-            if not fresh.connection.poll(START_TIMEOUT):
-                raise HarnessError("a worker could not be restarted")
-            self._receive(fresh)
+        explained = worker.blamed and worker.process.exitcode == DEVICE_LOST  # by the crash that broke the device
+        self._replace(worker)
         seconds = time.monotonic() - worker.started
-        worker.connection, worker.process, worker.ready = fresh.connection, fresh.process, True
-        worker.job = None
-        finding = Finding(kind=kind, check=calling.check, backend=job.backend, case=job.case, tactic=calling.tactic,
-                          sentence=f"{calling.what} {what}", numbers={"call": calling.what})
-        yield Found(scenario=job.scenario, finding=finding.model_dump(mode="json", by_alias=True))
+        worker.job, worker.blamed = None, False
+        if not explained:
+            finding = Finding(kind=kind, check=calling.check, backend=job.backend, case=job.case, tactic=calling.tactic,
+                              sentence=f"{calling.what} {what}", numbers={"call": calling.what})
+            yield Found(scenario=job.scenario, finding=finding.model_dump(mode="json", by_alias=True))
         if job.swept is not None and calling.tactic not in job.swept | worker.swept:
             yield Swept(scenario=job.scenario, tactic=calling.tactic, outcome=kind)
             worker.lost, worker.calling, worker.since = kind, None, time.monotonic()
@@ -168,13 +181,6 @@ class Pool:
             worker.connection.send(worker.job)
             return
         yield ScenarioFinished(scenario=job.scenario, status=kind, executions=worker.executions, seconds=seconds)
-
-
-def _exit_name(code: int | None) -> str:
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-code).name
-    return f"exit code {code}"
 
 
 @contextlib.contextmanager

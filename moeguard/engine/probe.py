@@ -64,9 +64,9 @@ def ask(question: str, arguments: Sequence[str] = (), *, timeout: float = 120.0)
     return Answer(said.get("data"), said.get("failure"), bool(said.get("usage")))
 
 
-def exit_name(code: int) -> str:
+def exit_name(code: int | None) -> str:
     """``SIGSEGV``, or ``exit code 3``."""
-    if code < 0:
+    if code is not None and code < 0:
         with contextlib.suppress(ValueError):
             return signal.Signals(-code).name
     return f"exit code {code}"

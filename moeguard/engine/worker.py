@@ -11,9 +11,10 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from moeguard.checks.lost_device import DEVICE_LOST, device_lost
 from moeguard.checks.session import Calling
 from moeguard.core.case import Case
-from moeguard.core.events import Event
+from moeguard.core.events import Event, ScenarioFinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def main(connection: Connection, settings: Settings) -> None:
             for kind in (*MUTANTS, *HEALTHY):
                 registry.register(kind())
         resources = Resources(settings.device)
-        link = _Link(connection)
+        link = _Link(connection, settings.device)
         connection.send("ready")
         while True:
             job: Job = connection.recv()
@@ -82,8 +83,6 @@ def main(connection: Connection, settings: Settings) -> None:
                              entering=link.entering, only=job.only, tactic=job.tactic, swept=job.swept)
             except KeyboardInterrupt:  # Ctrl-C does not reach this process: a backend raised it
                 os._exit(1)
-            if settings.device == "cuda":
-                _leave_when_broken()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except BaseException:
@@ -94,12 +93,14 @@ def main(connection: Connection, settings: Settings) -> None:
 class _Link:
     """The way to the parent. A process that a backend forked is not the worker, and ends here."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection, self._process = connection, os.getpid()
+    def __init__(self, connection: Connection, device: str) -> None:
+        self._connection, self._process, self._device = connection, os.getpid(), device
 
     def send(self, event: Event) -> None:
-        """Pass an event on."""
+        """Pass an event on. A worker that has lost its device ends instead of ending its job, so that no other is blamed."""
         self._mine()
+        if isinstance(event, ScenarioFinished) and device_lost(self._device):
+            os._exit(DEVICE_LOST)
         self._connection.send(event)
 
     def entering(self, call: Calling | None) -> None:
@@ -110,16 +111,6 @@ class _Link:
     def _mine(self) -> None:
         if os.getpid() != self._process:
             os._exit(0)
-
-
-def _leave_when_broken() -> None:
-    """End a worker whose CUDA context an illegal access has made useless, before it is blamed on the next backend."""
-    import torch
-
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        os._exit(70)
 
 
 def _end_with_parent(parent: int) -> None:

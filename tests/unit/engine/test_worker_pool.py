@@ -47,6 +47,18 @@ backend("exits", lambda: sys.exit("no GPU"))
 backend("hangs", lambda: time.sleep(600))
 backend("hangs_in_prepare", lambda: time.sleep(600), "prepare")
 backend("unable", None, "supports")
+
+def lose_device():
+    import moeguard.engine.worker as worker
+    worker.device_lost = lambda device: True
+    if "quietly" not in sys._getframe(1).f_code.co_name:
+        raise RuntimeError("an illegal memory access was encountered")
+
+def quietly():
+    lose_device()
+
+backend("loses_the_device", lose_device)
+backend("loses_the_device_quietly", quietly)
 '''
 CASE = Case.model_validate({"shape": dict(num_tokens=3, hidden_size=16, intermediate_size=16, num_experts=4, top_k=2)})
 ONLY = frozenset({"memory"})
@@ -136,3 +148,30 @@ def test_two_workers_finish_all_jobs_and_a_hang_holds_up_one_of_them(settings: S
 def test_a_worker_that_does_not_start_is_the_guards_own_error(tmp_path: Path) -> None:
     with Pool(Settings("cpu", (str(tmp_path / "missing.py"),))) as pool, pytest.raises(HarnessError):
         pool.wait_ready()
+
+
+def test_a_lost_device_is_blamed_once_and_on_nobody_else(settings: Settings) -> None:
+    """A context that is broken for good looks like a failure of whatever runs next in the same process."""
+    jobs = [Job(0, "loses_the_device", CASE), Job(1, "healthy", CASE), Job(2, "loses_the_device_quietly", CASE),
+            Job(3, "healthy", CASE)]
+    found: dict[int, list[Finding]] = {job.scenario: [] for job in jobs}
+    status: dict[int, str] = {}
+    with Pool(settings) as pool:
+        for job, event in pool.run(jobs):
+            if isinstance(event, Found):
+                found[job.scenario].append(Finding.model_validate(event.finding))
+            elif isinstance(event, ScenarioFinished):
+                status[job.scenario] = event.status
+    assert status == {0: "crash", 1: "clean", 2: "crash", 3: "clean"}
+    assert [finding.kind for finding in found[0]] == ["crash"] and "illegal memory access" in found[0][0].sentence
+    assert [finding.kind for finding in found[2]] == ["crash"] and "exit code 70" in found[2][0].sentence
+
+
+def test_a_worker_that_dies_between_two_jobs_is_replaced(settings: Settings) -> None:
+    with Pool(settings) as pool:
+        assert isinstance(pool.run_one(Job(0, "healthy", CASE, ONLY))[-1], ScenarioFinished)
+        process = pool._workers[0].process
+        process.kill()
+        process.join()
+        last = pool.run_one(Job(1, "healthy", CASE, ONLY))[-1]
+    assert isinstance(last, ScenarioFinished) and last.status == "clean"
