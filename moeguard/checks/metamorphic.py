@@ -17,7 +17,7 @@ from moeguard.checks.subject import Subject
 from moeguard.oracle.derive import reordered, scaled, selected, without_slot
 from moeguard.oracle.judge import Judge
 from moeguard.oracle.reference import make_reference
-from moeguard.tensors.operand import Batch, Operand, Weights
+from moeguard.tensors.operand import Operand, Weights
 from moeguard.tensors.problem import Problem, with_batch
 
 #: Relations per scenario; they rotate with the seed. Those that need other weights come less often.
@@ -40,7 +40,7 @@ def permuted(session: Session) -> None:
         return
     generator = torch.Generator().manual_seed(session.case.seed)
     order = torch.randperm(tokens, generator=generator).to(base.problem.device)
-    partner = with_batch(base.problem, _rows(base.problem.batch, order))
+    partner = with_batch(base.problem, base.problem.batch.rows(order))
     subject = Subject(partner, base.prepared, lambda n: base.judge(n).partner(reordered(base.judge(n).reference, order, partner)))
     answer = _run(session, "tokens permuted", subject)
     _invariant(session, answer, order, "tokens permuted")
@@ -53,7 +53,7 @@ def alone(session: Session) -> None:
     if tokens < 2 or not session.support(case).supported:
         return
     token = torch.tensor([session.case.seed % tokens], device=base.problem.device)
-    partner = replace(with_batch(base.problem, _rows(base.problem.batch, token)), case=case)
+    partner = with_batch(base.problem, base.problem.batch.rows(token), case=case)
     subject = Subject(partner, base.prepared, lambda n: Judge(selected(base.judge(n).reference, token, partner)))
     answer = _run(session, f"token {int(token)} alone", subject)
     _invariant(session, answer, token, "a token alone")
@@ -147,12 +147,6 @@ def _invariant(session: Session, answer: Tensor | None, rows: Tensor, relation: 
         session.report("batch_variance", "metamorphic", None,
                        f"{differing} elements change with {relation}, although batch invariance is declared",
                        {"relation": relation, "differing": differing})
-
-
-def _rows(batch: Batch, rows: Tensor) -> Batch:
-    assert batch.topk_ids is not None and batch.topk_weights is not None and batch.router_logits is not None
-    return Batch(Operand(batch.x.data[rows], batch.x.scale, format=batch.x.format), batch.topk_ids[rows],
-                 batch.topk_weights[rows], batch.router_logits[rows])
 
 
 def _experts(weights: Weights, order: Tensor) -> Weights:

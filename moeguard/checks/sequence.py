@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from moeguard.checks.session import Execution, Session
 from moeguard.checks.subject import Subject
 from moeguard.oracle.derive import reordered, scaled
-from moeguard.tensors.operand import Batch, Operand
 from moeguard.tensors.problem import with_batch
 
 
@@ -44,11 +45,10 @@ def _stale_or_racy(session: Session, first: Execution, last: Execution, other: S
 
 
 def _other(base: Subject) -> Subject:
-    problem, batch = base.problem, base.problem.batch
-    assert batch.topk_ids is not None and batch.topk_weights is not None and batch.router_logits is not None
+    problem = base.problem
     order = torch.arange(problem.output_shape[0] - 1, -1, -1, device=problem.device)
-    swapped = Batch(Operand(batch.x.data[order], batch.x.scale, format=batch.x.format), batch.topk_ids[order],
-                    batch.topk_weights[order] * 2, batch.router_logits[order])
-    partner = with_batch(problem, swapped)
+    swapped = problem.batch.rows(order)
+    assert swapped.topk_weights is not None
+    partner = with_batch(problem, replace(swapped, topk_weights=swapped.topk_weights * 2))
     return Subject(partner, base.prepared, lambda numerics: base.judge(numerics).partner(
         scaled(reordered(base.judge(numerics).reference, order, partner), 2.0, partner)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -300,8 +300,7 @@ class Session:
             return False
         if not judgement.soft:
             return True
-        other = Session(self.backend, self.case.with_(seed=self.case.seed + SECOND_SEED), self.resources,
-                        scenario=self.scenario, emit=self._relay, entering=self.entering)
+        other = self._beside(self.case.with_(seed=self.case.seed + SECOND_SEED))
         other._confirmed[(str(tactic), judgement.failed)] = True
         again = other.execute(check, "second seed", tactic=tactic, quiet=True)
         second = other.base.judge(self.numerics(other.case, tactic))
@@ -310,12 +309,14 @@ class Session:
             return False
         return True
 
-    def _relay(self, event: Event) -> None:
-        """Events of the second seed: its executions count, its memory findings are not ours."""
-        if isinstance(event, Executed):
-            self.executions += 1
-            self._emit(Executed(scenario=self.scenario, number=self.executions, check=event.check, role=event.role,
-                                tactic=event.tactic, outcome=event.outcome, seconds=event.seconds, numbers=event.numbers))
+    def _beside(self, case: Case) -> Session:
+        """A session on another case for this one's sake: its executions count here, its findings are not ours."""
+        def relay(event: Event) -> None:
+            if isinstance(event, Executed):
+                self.executions += 1
+                self._emit(replace(event, number=self.executions))
+
+        return Session(self.backend, case, self.resources, scenario=self.scenario, emit=relay, entering=self.entering)
 
     def _wrong(self, check: str, role: str, tactic: Hashable | None, wrong: Kind, judgement: Judgement, subject: Subject,
                answer: Tensor) -> None:
@@ -334,6 +335,5 @@ class Session:
         """Whether the same case with ordinary ids is answered rightly, so that the probe is what matters."""
         if self.case.shape.num_tokens == 0:
             return True
-        control = Session(self.backend, self.case.with_(routing={"kind": "uniform"}), self.resources, scenario=self.scenario,
-                          emit=self._relay, entering=self.entering)
+        control = self._beside(self.case.with_(routing={"kind": "uniform"}))
         return control.execute("contract", "plain routing", tactic=tactic, quiet=True).ok

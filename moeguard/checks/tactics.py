@@ -29,8 +29,7 @@ def tuned(session: Session) -> None:
     if type(session.backend).tune is Backend.tune:
         session.note("autotuning", "the backend has no tune()")
         return
-    base = session.base
-    choice = session.guarded("tune", lambda: usable(session.backend.tune(base.prepared, base.problem.batch)), None, "tuned")
+    choice = _tuned_choice(session)
     if choice is None:
         session.note("autotuning", "tuning kept the default, so it proves nothing about other tactics")
         return
@@ -43,12 +42,11 @@ def tuned(session: Session) -> None:
 
 def force_named(session: Session, name: str) -> None:
     """Force the offered tactic whose ``str`` is ``name``, or the tuned choice of that name."""
-    base = session.base
     for tactic in offered_by(session):
         if str(tactic) == name:
             force(session, tactic, "tactics", kind_of_wrong(session))
             return
-    choice = session.guarded("tune", lambda: usable(session.backend.tune(base.prepared, base.problem.batch)), name, "tuned")
+    choice = _tuned_choice(session, name)
     if choice is not None and str(choice) == name:
         force(session, choice, "tuned", "autotune_mismatch")
     else:
@@ -79,6 +77,14 @@ def offered_by(session: Session) -> Sequence[Hashable]:
     base = session.base
     return list(session.guarded("tactics", lambda: [
         usable(tactic) for tactic in session.backend.tactics(base.prepared, base.problem.batch)]))
+
+
+def _tuned_choice(session: Session, blamed: str | None = None) -> Hashable | None:
+    """What the library's own tuning picks; ``blamed``: the tactic that a crash is reported for."""
+    base = session.base
+    choice: Hashable | None = session.guarded(
+        "tune", lambda: usable(session.backend.tune(base.prepared, base.problem.batch)), blamed, "tuned")
+    return choice
 
 
 def usable(tactic: Hashable) -> Hashable:

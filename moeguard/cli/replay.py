@@ -25,16 +25,15 @@ def replay(
     from moeguard.cli.campaign import conduct
     from moeguard.core.case import Case
     from moeguard.core.duration import duration
-    from moeguard.engine.options import Options, check_device, default_device
+    from moeguard.engine.options import Options, chosen_device
     from moeguard.engine.plugins import load_plugins
     from moeguard.engine.rundir import RunDirectory
 
     value = Case.load(case)
     load_plugins(plugin)
-    if device is not None:
-        check_device(device)
+    device = chosen_device(device)
     options = Options(
-        backends=(backend,), recipes=(value.recipe,), profile="soak", device=device or default_device(),
+        backends=(backend,), recipes=(value.recipe,), profile="soak", device=device,
         timeout=duration(timeout, "--timeout"), plugins=tuple(str(file.resolve()) for file in plugin or ()),
         cases=(value.model_dump(mode="json", by_alias=True),), tactic=tactic, repeat=repeat)
     options.check()

@@ -39,7 +39,7 @@ def run(
     from moeguard.core.duration import duration
     from moeguard.core.errors import MoeguardError
     from moeguard.core.recipe import RECIPES
-    from moeguard.engine.options import Options, check_device, default_device
+    from moeguard.engine.options import Options, check_device, chosen_device
     from moeguard.engine.plugins import load_plugins
     from moeguard.engine.rundir import RunDirectory
 
@@ -53,13 +53,12 @@ def run(
         return conduct(directory, as_json=as_json)
     plugins = tuple(str(file.resolve()) for file in plugin or ())
     from_plugins = load_plugins(plugin)
-    if device is not None:
-        check_device(device)
+    device = chosen_device(device)
     options = Options(
         backends=tuple(dict.fromkeys(backend or from_plugins or list(registry.BUILTINS))),
         recipes=tuple(dict.fromkeys(recipe or list(RECIPES))), profile=profile,
         budget=duration(budget) if budget is not None else None if max_cases is not None else DEFAULT_BUDGET,
-        max_cases=max_cases, seed=seed, device=device or default_device(), workers=workers,
+        max_cases=max_cases, seed=seed, device=device, workers=workers,
         timeout=duration(timeout, "--timeout"), plugins=plugins)
     options.check()
     return conduct(RunDirectory.create(out, "run", options), as_json=as_json)

@@ -25,19 +25,18 @@ def selftest(
 
     from moeguard.core.errors import MoeguardError, UnknownNameError
     from moeguard.engine import selftest as engine
-    from moeguard.engine.options import check_device, default_device
+    from moeguard.engine.options import chosen_device
 
     if profile not in engine.HEALTHY_EXECUTIONS:
         raise UnknownNameError("--profile", profile, list(engine.HEALTHY_EXECUTIONS))
     if workers < 1:
         raise MoeguardError(f"--workers: {workers}; allowed: more than 0")
-    if device is not None:
-        check_device(device)
+    device = chosen_device(device)
     console = Console(stderr=True)
     with Progress(console=console, disable=as_json or not console.is_terminal, transient=True) as bar:
         tasks = {stage: bar.add_task(stage, total=None) for stage in ("mutants", "healthy")}
         result = engine.selftest(
-            profile_name=profile, device=device or default_device(), seed=seed, workers=workers,
+            profile_name=profile, device=device, seed=seed, workers=workers,
             progress=lambda stage, done, total: bar.update(tasks[stage], completed=done, total=total))
     if as_json:
         sys.stdout.write(json.dumps(result.to_data()) + "\n")

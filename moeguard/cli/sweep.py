@@ -40,17 +40,16 @@ def sweep(
     """
     from moeguard.cli.campaign import conduct
     from moeguard.core.duration import duration
-    from moeguard.engine.options import Options, check_device, default_device
+    from moeguard.engine.options import Options, chosen_device
     from moeguard.engine.plugins import load_plugins
     from moeguard.engine.rundir import RunDirectory
 
     sizes = _sizes(layer, {"hidden": hidden, "intermediate": intermediate, "experts": experts, "top_k": top_k})
     cases = [_case(recipe, activation, seed, number, sizes) for number in _numbers(tokens)]
     load_plugins(plugin)
-    if device is not None:
-        check_device(device)
+    device = chosen_device(device)
     options = Options(
-        backends=(backend,), recipes=(recipe,), profile="soak", seed=seed, device=device or default_device(),
+        backends=(backend,), recipes=(recipe,), profile="soak", seed=seed, device=device,
         timeout=duration(timeout, "--timeout"), plugins=tuple(str(file.resolve()) for file in plugin or ()),
         cases=tuple(case.model_dump(mode="json", by_alias=True) for case in cases), repeat=repeat, sweep=True)
     options.check()

@@ -43,7 +43,7 @@ class Campaign:
         self._launched: float | None = None
         self._last = 0.0
         self._lost: dict[str, int] = {}
-        self._fresh: dict[str, tuple[int, int, Finding]] = {}
+        self._fresh: dict[str, tuple[int, Finding]] = {}
         self._handled: set[str] = set()
         self._ahead = ThreadPoolExecutor(1)
 
@@ -142,8 +142,6 @@ class Campaign:
                                                                     swept=frozenset() if self._options.sweep else None))
 
     def _run_round(self, pool: Pool, planned: list[_Planned]) -> None:
-        rounds = {entry.job.scenario: entry.round for entry in planned}
-
         def launch() -> Iterator[Job]:
             for entry in planned:
                 if self._spent():
@@ -153,18 +151,18 @@ class Campaign:
                     self._launched = self._last = time.monotonic()
                 yield entry.job
 
-        for job, event in pool.run(launch()):
+        for _, event in pool.run(launch()):
             self._last = time.monotonic()
             self._emit(event)
-            self._absorb(event, rounds[job.scenario])
+            self._absorb(event)
 
-    def _absorb(self, event: Event, number: int = 0) -> None:
+    def _absorb(self, event: Event) -> None:
         """Remember what later rounds depend on: new findings to shrink, scenarios lost to a crash or a hang."""
         if isinstance(event, Found) and not event.shrunk:
             finding = Finding.model_validate(event.finding)
             known = self._fresh.get(finding.fingerprint)
             if known is None or event.scenario < known[0]:
-                self._fresh[finding.fingerprint] = (event.scenario, number, finding)
+                self._fresh[finding.fingerprint] = (event.scenario, finding)
         elif isinstance(event, ScenarioFinished) and event.status in ("crash", "hang") and not self._options.sweep:
             name = self._options.backends[event.scenario % len(self._options.backends)]
             self._lost[name] = self._lost.get(name, 0) + 1
@@ -175,11 +173,10 @@ class Campaign:
     def _shrink(self, pool: Pool) -> None:
         """Reproduce and shrink the round's new findings; their time is not part of the campaign's seconds."""
         start = time.monotonic()
-        waiting = sorted((scenario, key) for key, (scenario, _, _) in self._fresh.items() if key not in self._handled)
+        waiting = sorted((scenario, key) for key, (scenario, _) in self._fresh.items() if key not in self._handled)
         for scenario, key in waiting[:SHRINKS_PER_ROUND]:
             self._handled.add(key)
-            _, number, finding = self._fresh[key]
-            minimal = shrink_finding(pool, finding, self._options, number)
+            minimal = shrink_finding(pool, self._fresh[key][1], self._options)
             self._emit(Found(scenario=scenario, finding=minimal.model_dump(mode="json", by_alias=True), shrunk=True))
         if self._launched is not None:
             pause = time.monotonic() - start

@@ -99,8 +99,11 @@ def check_device(device: str) -> None:
             raise MoeguardError("--device: cuda is not available on this machine; allowed: cpu")
 
 
-def default_device() -> str:
-    """``cuda`` when torch sees a GPU, else ``cpu``."""
+def chosen_device(device: str | None) -> str:
+    """``device`` when it is named (checked as ``check_device`` does), else ``cuda`` when torch sees a GPU, else ``cpu``."""
+    if device is not None:
+        check_device(device)
+        return device
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -16,7 +16,7 @@ CALLS, COSTLY_CALLS = 80, 12
 RACE_REPLAYS = 5
 
 
-def shrink_finding(pool: Pool, finding: Finding, options: Options, round_number: int) -> Finding:
+def shrink_finding(pool: Pool, finding: Finding, options: Options) -> Finding:
     """The finding on its minimal case, with ``reproduced`` set. A finding that does not come back is returned as it is."""
     seen: dict[Case, Finding] = {}
     whole = False

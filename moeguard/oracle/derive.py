@@ -24,11 +24,9 @@ def reordered(reference: Reference, order: Tensor, problem: Problem) -> Referenc
 def scaled(reference: Reference, factor: float, problem: Problem) -> Reference:
     """The reference after ``topk_weights`` were multiplied by ``factor``, a power of two >= 1."""
     y, deviation = reference.y * factor, reference.deviation * factor
-    inside = y.abs() + 8 * deviation < reference.output.maximum
-    defined = inside if reference.defined is None else inside & reference.defined
     slots = replace(reference.slots, weight=reference.slots.weight * factor)
     return replace(reference, problem=problem, slots=slots, y=y, deviation=deviation,
-                   defined=None if bool(defined.all()) else defined)
+                   defined=_still_defined(reference, y, deviation))
 
 
 def selected(reference: Reference, tokens: Tensor, problem: Problem) -> Reference:
@@ -53,10 +51,15 @@ def without_slot(reference: Reference, rank: Tensor, problem: Problem) -> Refere
     if reference.numerics.combine != "fp32":
         step = max(step, FORMATS["bf16"].roundoff) * (problem.flat_ids.shape[1] + 1)
     deviation = (reference.deviation.square() + y.square() * (step**2 / 3)).sqrt_()
+    return replace(reference, problem=problem, slots=weights, y=y, deviation=deviation,
+                   defined=_still_defined(reference, y, deviation))
+
+
+def _still_defined(reference: Reference, y: Tensor, deviation: Tensor) -> Tensor | None:
+    """Where the reference was defined and the new answer stays inside the output format; None when everywhere."""
     inside = y.abs() + 8 * deviation < reference.output.maximum
     defined = inside if reference.defined is None else inside & reference.defined
-    return replace(reference, problem=problem, slots=weights, y=y, deviation=deviation,
-                   defined=None if bool(defined.all()) else defined)
+    return None if bool(defined.all()) else defined
 
 
 def _rows(reference: Reference, order: Tensor) -> Reference:

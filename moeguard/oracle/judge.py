@@ -14,10 +14,11 @@ from torch import Tensor
 from moeguard.core.numerics import Numerics
 from moeguard.oracle.blocks import RULES, BlockPlan, plan_blocks, sums
 from moeguard.oracle.cap import cap
+from moeguard.oracle.decode import decode
 from moeguard.oracle.flips import flip_limit
 from moeguard.oracle.gain import GainRule
 from moeguard.oracle.limits import CONFIRMING_TWINS, Limits, few_twins
-from moeguard.oracle.reference import Reference
+from moeguard.oracle.reference import Reference, make_reference
 from moeguard.oracle.twins import each_twin
 from moeguard.quant.formats import round_to
 
@@ -169,8 +170,6 @@ class Judge:
 
         A kernel that keeps more bits than its recipe asks for is not wrong; what it declares is.
         """
-        from moeguard.oracle.reference import make_reference
-
         for numerics in self.reference.numerics.finer_variants():
             if Judge(make_reference(self.reference.problem, numerics), self.limits).judge(answer).passed:
                 return numerics
@@ -241,11 +240,14 @@ class Judge:
         return {"label": "proven" if bool(beyond.any()) else "statistical", "beyond_cap": int(beyond.sum())}
 
     def _not_finite(self, broken: Tensor) -> Judgement:
-        row, column = divmod(int(broken.reshape(-1).double().argmax()), broken.shape[1])
+        return Judgement(("finite",), {"elements": self.judged, "nonfinite": int(broken.sum())} | self._first_of(broken))
+
+    def _first_of(self, wrong: Tensor) -> dict[str, Any]:
+        """The place of the first element of ``wrong`` (bool [T, H]), which proves the answer wrong."""
+        row, column = divmod(int(wrong.reshape(-1).double().argmax()), wrong.shape[1])
         tile = self.limits.tile
-        return Judgement(("finite",), {
-            "elements": self.judged, "nonfinite": int(broken.sum()), "worst_row": row, "worst_column": column,
-            "worst_tile": [row // tile, column // tile], "worst_expert": self._expert_of(broken), "label": "proven"})
+        return {"worst_row": row, "worst_column": column, "worst_tile": [row // tile, column // tile],
+                "worst_expert": self._expert_of(wrong), "label": "proven"}
 
     def _expert_of(self, broken: Tensor) -> int | None:
         """The expert whose rows hold the largest share of broken elements."""
@@ -260,11 +262,8 @@ class Judge:
                                    "max_z": float(z.abs().max())}
         if not numbers["differing"]:
             return Judgement((), numbers)
-        from moeguard.oracle.decode import decode
-
-        row, column = divmod(int(wrong.reshape(-1).double().argmax()), wrong.shape[1])
-        tile = self.limits.tile
-        numbers |= {"worst_row": row, "worst_column": column, "worst_tile": [row // tile, column // tile],
-                    "worst_expert": self._expert_of(wrong), "got": float(y[row, column]),
-                    "wanted": float(wanted[row, column]), "label": "proven", "decoded": decode(self.reference, y, wrong)}
+        numbers |= self._first_of(wrong)
+        row, column = numbers["worst_row"], numbers["worst_column"]
+        numbers |= {"got": float(y[row, column]), "wanted": float(wanted[row, column]),
+                    "decoded": decode(self.reference, y, wrong)}
         return Judgement(("exact",), numbers)

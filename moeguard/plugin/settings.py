@@ -15,7 +15,7 @@ from moeguard.backends import registry
 from moeguard.core.duration import duration
 from moeguard.core.errors import MoeguardError, PluginError
 from moeguard.core.recipe import RECIPES
-from moeguard.engine.options import Options, default_device
+from moeguard.engine.options import Options, chosen_device
 from moeguard.engine.plugins import load_plugins
 
 #: Seconds of drawing and judging that one backend and recipe get.
@@ -65,7 +65,7 @@ def _read(config: pytest.Config) -> Settings:
         recipes=_split(config.getoption("moeguard_recipe")) or tuple(RECIPES),
         profile=config.getoption("moeguard_profile") or "smoke",
         budget=duration(config.getoption("moeguard_budget") or BUDGET),
-        seed=0 if seed is None else seed, plugins=plugins, device=default_device(),
+        seed=0 if seed is None else seed, plugins=plugins, device=chosen_device(None),
         out=None if out is None else here / out)
     Options(backends=made.backends, recipes=made.recipes, profile=made.profile, budget=made.budget, seed=made.seed,
             device=made.device).check()

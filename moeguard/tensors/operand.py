@@ -76,6 +76,12 @@ class Batch:
     router_logits: Tensor | None = None
     expert_num_tokens: Tensor | None = None
 
+    def rows(self, tokens: Tensor) -> Batch:
+        """The batch (standard format) of the given tokens, in their order."""
+        assert self.topk_ids is not None and self.topk_weights is not None and self.router_logits is not None
+        return Batch(Operand(self.x.data[tokens], self.x.scale, format=self.x.format), self.topk_ids[tokens],
+                     self.topk_weights[tokens], self.router_logits[tokens])
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by a dotted name."""
         named = {"batch.x.data": self.x.data, "batch.x.scale": self.x.scale, "batch.topk_ids": self.topk_ids,
