@@ -24,7 +24,9 @@ INTERMEDIATE_RANGE = 16.0
 
 def weight_key(case: Case) -> str:
     """Identity of the weight content; equal keys mean equal bits."""
-    dead = case.seed % case.shape.num_experts if (case.scales.kind, case.weights.kind) != ("normal", "normal") else 0
+    # the experts that kind zero of the scales, and zero_expert, choose by the seed
+    dead = 0 if (case.scales.kind, case.weights.kind) == ("normal", "normal") else \
+        f"{case.seed % case.shape.num_experts}.{case.seed // BANK % case.shape.num_experts}"
     return "|".join(map(str, (
         case.recipe, case.shape.hidden_size, case.shape.intermediate_size, case.shape.num_experts, case.activation.gated,
         case.scales.kind, case.scales.exponent, case.weights.kind, case.weights.bias, case.inputs.kind == "exact",

@@ -15,7 +15,7 @@ from moeguard.quant.blocks import row_scales
 from moeguard.tensors.counter import NORMAL_BOUND, Stream
 from moeguard.tensors.operand import Operand
 from moeguard.tensors.problem import Problem, build_problem
-from moeguard.tensors.weights import WeightBank, weight_key
+from moeguard.tensors.weights import WeightBank, make_weights, weight_key
 
 SHAPE = {"num_tokens": 24, "hidden_size": 144, "intermediate_size": 96, "num_experts": 8, "top_k": 3}
 
@@ -159,6 +159,20 @@ def test_weight_content_ignores_tokens_routing_and_inputs() -> None:
     other = one.with_(shape={"num_tokens": 3}, routing={"kind": "skewed"}, inputs={"kind": "sparse"}, seed=12)
     assert weight_key(one) == weight_key(other)
     assert weight_key(one) != weight_key(one.with_(seed=9))
+
+
+@pytest.mark.parametrize("fields", [
+    {"weights": {"kind": "zero_expert"}}, {"scales": {"kind": "zero"}}, {"scales": {"kind": "tiny", "exponent": -40}},
+    {"scales": {"kind": "zero"}, "weights": {"kind": "zero_expert", "bias": True}}, {"inputs": {"kind": "exact"}}])
+def test_equal_keys_mean_equal_bits(fields: dict[str, object]) -> None:
+    """What the bank returns may not depend on which case asked first."""
+    small = SHAPE | {"hidden_size": 16, "intermediate_size": 8}
+    seen: dict[str, dict[str, int]] = {}
+    for seed in range(96):
+        case = Case.model_validate({"shape": small, "recipe": "fp8_block", "seed": seed} | fields)
+        content = {name: digest(tensor) for name, tensor in make_weights(case).tensors().items()}
+        assert seen.setdefault(weight_key(case), content) == content, seed
+    assert len(seen) < 96
 
 
 def test_batched_format_gathers_the_slots_of_each_expert() -> None:
