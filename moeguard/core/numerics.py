@@ -19,6 +19,7 @@ class Numerics:
     """Declared rounding points of one MoE kernel.
 
     input: format to which the kernel itself rounds ``batch.x`` (``none`` when it is stored as consumed).
+    projection: format to which the gate and up projections are rounded before the activation (before or after the bias).
     intermediate: format of ``act(gate) * up``; a chain such as ``bf16+e4m3_1x128`` rounds twice, left first.
     expert_output: format of each expert's output before the weighted combine, or ``none``.
     accumulate: ``fp32``, or ``fp8_hopper`` (14-bit partial sums).
@@ -32,12 +33,15 @@ class Numerics:
     expert_output: str = "none"
     accumulate: Accumulate = "fp32"
     combine: Combine = "fp32"
+    projection: Literal["none", "bf16", "fp16"] = "none"
 
     def __post_init__(self) -> None:
         for field in ("input", "intermediate", "expert_output"):
             for part in getattr(self, field).split("+"):
                 if part not in ROUNDINGS:
                     raise ValueError(f"numerics.{field}: unknown rounding {part!r}; allowed: {', '.join(ROUNDINGS)}")
+        if self.projection not in ("none", "bf16", "fp16"):
+            raise ValueError(f"numerics.projection: {self.projection!r}; allowed: none, bf16, fp16")
         if self.accumulate not in get_args(Accumulate):
             raise ValueError(f"numerics.accumulate: {self.accumulate!r}; allowed: {', '.join(get_args(Accumulate))}")
         if self.combine not in get_args(Combine):
@@ -58,9 +62,10 @@ class Numerics:
     def finer_variants(self) -> tuple[Numerics, ...]:
         """Rounding points that lose fewer bits than declared: legitimate for a kernel, but worth a note."""
         candidates = [
+            replace(self, projection="none"),
             replace(self, intermediate="none"),
             replace(self, expert_output="none", combine="fp32"),
-            replace(self, intermediate="none", expert_output="none", combine="fp32"),
+            replace(self, projection="none", intermediate="none", expert_output="none", combine="fp32"),
         ]
         if "+" in self.intermediate:
             candidates.append(replace(self, intermediate=self.intermediate.split("+")[-1]))

@@ -43,6 +43,15 @@ def sensitivity(activation: Activation, gate: Tensor, up: Tensor | None) -> tupl
     return slope * weight, torch.zeros_like(gate) if up is None else _gate(activation, gate, False).abs()
 
 
+def slopes(activation: Activation, gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(dh/d gate, dh/d up) themselves, each of the shape of ``gate``; zeros for ``up`` where there is none."""
+    with torch.enable_grad():
+        inputs = [value.detach().requires_grad_() for value in (gate, up) if value is not None]
+        h = activate(activation, inputs[0], inputs[1] if up is not None else None)
+        by = torch.autograd.grad(h.sum(), inputs)
+    return by[0], by[1] if up is not None else torch.zeros_like(gate)
+
+
 def _clamped(activation: Activation, gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor | None]:
     if activation.limit is None or up is None:
         return gate, up

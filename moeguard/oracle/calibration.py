@@ -95,13 +95,16 @@ def draw_numerics(rng: np.random.Generator, recipe: str) -> Numerics:
     """The recipe's own rounding points, or a variant that real kernels have."""
     base = RECIPES[recipe].numerics
     options: list[dict[str, Any]] = [{}, {}, {"expert_output": RECIPES[recipe].output}, {"combine": "output"},
-                                     {"expert_output": "bf16", "combine": "bf16"}]
+                                     {"expert_output": "bf16", "combine": "bf16"},
+                                     {"projection": RECIPES[recipe].output, "expert_output": RECIPES[recipe].output},
+                                     {"projection": RECIPES[recipe].output, "expert_output": RECIPES[recipe].output,
+                                      "combine": "output"}]
     if recipe.startswith("fp8"):
         options += [{"intermediate": "bf16+" + base.intermediate}, {"accumulate": "fp8_hopper"},
                     {"accumulate": "fp8_hopper", "intermediate": "bf16+" + base.intermediate, "expert_output": "bf16"}]
     choice = options[int(rng.integers(len(options)))]
     return Numerics(**{name: choice.get(name, getattr(base, name)) for name in
-                       ("input", "intermediate", "expert_output", "accumulate", "combine")})
+                       ("input", "intermediate", "expert_output", "accumulate", "combine", "projection")})
 
 
 def observe(tally: Tally, judge: Judge, answer: torch.Tensor) -> Judgement:

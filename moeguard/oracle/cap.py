@@ -32,7 +32,8 @@ def cap(reference: Reference) -> Tensor | str:
     rows = reference.x[slots.token].abs()
     # products of stored operands may underflow float32; biases are added in float32
     gate_error = first * grouped_product(rows, weights.gate, slots, transform="abs") + 2.0**-126 * rows.sum(1)[:, None]
-    gate_error += 2.0**-23 * reference.gate.abs()
+    narrow = roundoff(numerics.projection)
+    gate_error += (2.0**-23 + narrow) * reference.gate.abs() + narrow * gate_error
     undecided = input_ties(problem, numerics)
     ties = tie_shift(problem, slots, undecided, "gate", power=1)
     gate_error = gate_error if ties is None else gate_error + ties
@@ -43,7 +44,7 @@ def cap(reference: Reference) -> Tensor | str:
     if weights.up is not None:
         assert reference.up is not None
         up_error = first * grouped_product(rows, weights.up, slots, transform="abs") + 2.0**-126 * rows.sum(1)[:, None]
-        up_error += 2.0**-23 * reference.up.abs()
+        up_error += (2.0**-23 + narrow) * reference.up.abs() + narrow * up_error
         ties = tie_shift(problem, slots, undecided, "up", power=1)
         up_error = up_error if ties is None else up_error + ties
         error = error + (by_up + 1.13 * gate_error) * up_error

@@ -55,8 +55,9 @@ class Emulation:
             token, rank = (problem.flat_ids == expert + case.first_expert).nonzero(as_tuple=True)
             if not token.numel():
                 continue
-            gate = self._project(x, token, weights.gate, expert, weights.gate_bias, numerics, late)
-            up = None if weights.up is None else self._project(x, token, weights.up, expert, weights.up_bias, numerics, late)
+            gate = self._project(x, token, weights.gate, expert, weights.gate_bias, numerics, late, numerics.projection)
+            up = None if weights.up is None else self._project(
+                x, token, weights.up, expert, weights.up_bias, numerics, late, numerics.projection)
             h = self._activate(case.activation, gate, up)
             rounded = self._round(h, numerics.intermediate, weights.intermediate_scale)
             out = self._project(rounded, torch.arange(len(token)), weights.down, expert, weights.down_bias, numerics, late)
@@ -106,7 +107,7 @@ class Emulation:
         return codes, scales
 
     def _project(self, x: tuple[Tensor, Tensor | None], token: Tensor, weight: Operand, expert: int, bias: Operand | None,
-                 numerics: Numerics, late: bool) -> Tensor:
+                 numerics: Numerics, late: bool, rounding: str = "none") -> Tensor:
         codes, scales = x
         rows = codes[token]
         row_scale = None if scales is None else scales[token]
@@ -135,7 +136,12 @@ class Emulation:
                 columns = spread.repeat_interleave(128, 1)[:, :width] if factor.dim() == 2 else factor
                 matrix = matrix * columns
             out = self._product(rows, matrix, False)
-        return out if bias is None else out + bias.data[expert]
+        early = self._chance(0.5)  # kernels round before or after they add the bias
+        if early:
+            out = self._round(out, rounding, None)[0]
+        if bias is not None:
+            out = out + bias.data[expert]
+        return out if early else self._round(out, rounding, None)[0]
 
     def _product(self, a: Tensor, b: Tensor, hopper: bool) -> Tensor:
         """a [n, D] b [N, D] transposed, in a random order and with random cuts."""

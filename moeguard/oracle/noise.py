@@ -1,4 +1,4 @@
-"""Noise of a healthy kernel's pre-activations: the accumulator, and input codes that sit on a rounding edge.
+"""Noise of a healthy kernel's pre-activations: the accumulator, a declared rounding, and input codes on a rounding edge.
 
 A kernel that quantises ``x`` itself computes x / (amax / 448) or x * (448 / amax) in float32. With x stored in bf16 the
 exact quotient is a tie of e4m3 for about one element in 400, and either code is right. The oracle takes one of them; the
@@ -12,11 +12,12 @@ import math
 import torch
 from torch import Tensor
 
+from moeguard.core.case import Activation
 from moeguard.core.numerics import Numerics
-from moeguard.oracle.activation import sensitivity
+from moeguard.oracle.activation import sensitivity, slopes
 from moeguard.oracle.slots import Slots, operand_columns, row_norms
 from moeguard.quant.blocks import expand_rows, row_scales
-from moeguard.quant.formats import round_to
+from moeguard.quant.formats import FORMATS, round_to
 from moeguard.tensors.problem import Problem
 
 #: Elements per accumulation step of an FP8 tensor core between promotions.
@@ -39,18 +40,31 @@ def preactivation_noise(problem: Problem, numerics: Numerics, slots: Slots, x: T
     The second value is None when no input code is undecided.
     """
     by_gate, by_up = sensitivity(problem.case.activation, gate, up)
+    rounded = projection_noise(problem.case.activation, numerics, gate, up)
     if relative is not None:
-        total = (by_gate * gate * relative).square_()
+        total = (by_gate * gate * relative).square_().add_(rounded)
         return (total if up is None else total + (by_up * up * relative).square_()).sqrt_(), None
     total = (by_gate * accumulator_noise(problem, numerics, slots, x, "gate")).square_()
     undecided = input_ties(problem, numerics)
     ties = tie_shift(problem, slots, undecided, "gate", power=2)
     edge = None if ties is None else by_gate.square() * ties * _OTHER_CODE
+    total += rounded
     if up is not None:
         total += (by_up * accumulator_noise(problem, numerics, slots, x, "up")).square_()
         ties = tie_shift(problem, slots, undecided, "up", power=2)
         edge = edge if ties is None or edge is None else edge + by_up.square() * ties * _OTHER_CODE
     return (total if edge is None else total + edge).sqrt_(), None if edge is None else edge.sqrt_()
+
+
+def projection_noise(activation: Activation, numerics: Numerics, gate: Tensor, up: Tensor | None) -> Tensor | float:
+    """Variance of act(gate, up) from the declared rounding of the projections, [S, I]; 0 when there is none."""
+    if numerics.projection == "none":
+        return 0.0
+    by_gate, by_up = slopes(activation, gate, up)
+    total = (by_gate * gate).square_()
+    if up is not None:
+        total += (by_up * up).square_()
+    return total.mul_(FORMATS[numerics.projection].roundoff ** 2 / 3)
 
 
 def accumulator_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Tensor, which: str) -> Tensor:

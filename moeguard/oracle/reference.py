@@ -66,8 +66,11 @@ class Reference:
 
     @property
     def exact(self) -> bool:
-        """Whether healthy answers are bitwise equal (the case is exact and every combine step is exact)."""
-        return self.problem.case.exact and self.numerics.combine == "fp32"
+        """Whether healthy answers are bitwise equal: the case is exact, and so are its expert outputs and their combine."""
+        if not self.problem.case.exact or self.numerics.combine != "fp32":
+            return False
+        kept = self.numerics.expert_output == "none" or fake_quantize(self.expert_output, self.numerics.expert_output)[0]
+        return kept is True or bool(torch.equal(kept, self.expert_output))
 
 
 def make_reference(problem: Problem, numerics: Numerics) -> Reference:
@@ -111,7 +114,8 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     if weights.down.scale is not None:  # a kernel may sum codes and scale the sum, the row's scale first
         longest = longest.clamp_min(FORMATS[weights.down.format].maximum * math.sqrt(hidden.shape[1]))
     reach = torch.linalg.vector_norm(hidden, dim=1) * longest
-    defined = _defined(slots, raw, reach, output, y, deviation, numerics, form)
+    projected = gate if up is None else torch.maximum(gate.abs(), up.abs())
+    defined = _defined(slots, raw, projected, reach, output, y, deviation, numerics, form)
     tied = torch.zeros(y.shape[0], dtype=torch.bool, device=y.device)
     if edge is not None:
         tied[slots.token[(edge > 0).any(1)]] = True
@@ -190,11 +194,12 @@ def _freedom(slots: Slots, energy: Tensor, coherent: Tensor | None, copies: Tens
     return 1.0 / (fraction.square() * (parallel + (1 - parallel) / columns) + (1 - fraction.square()) / columns)
 
 
-def _defined(slots: Slots, raw: Tensor, reach: Tensor, output: Tensor, y: Tensor, deviation: Tensor, numerics: Numerics,
-             form: Format) -> Tensor | None:
+def _defined(slots: Slots, raw: Tensor, projected: Tensor, reach: Tensor, output: Tensor, y: Tensor, deviation: Tensor,
+             numerics: Numerics, form: Format) -> Tensor | None:
     """Where a healthy kernel is sure to stay inside its formats; None when everywhere.
 
-    reach [S]: no partial sum of a slot's second product, scaled or not, is larger (Cauchy-Schwarz).
+    projected [S, I]: the larger of gate and up. reach [S]: no partial sum of a slot's second product, scaled or not, is
+    larger (Cauchy-Schwarz).
     """
     inside = y.abs() + 8 * deviation < form.maximum
     if numerics.expert_output != "none":
@@ -206,6 +211,8 @@ def _defined(slots: Slots, raw: Tensor, reach: Tensor, output: Tensor, y: Tensor
     last = numerics.intermediate.split("+")[0]
     ceiling = FORMATS[last].maximum if last in ("bf16", "fp16") else FORMATS["float32"].maximum
     overflow = (raw.abs() > ceiling * 0.99).any(1) | (reach > FORMATS["float32"].maximum / 2)
+    if numerics.projection != "none":
+        overflow |= (projected.abs() > FORMATS[numerics.projection].maximum * 0.9).any(1)
     if bool(overflow.any()):
         inside &= ~(slots.combine(overflow.double()) > 0)[:, None]
     return None if bool(inside.all()) else inside

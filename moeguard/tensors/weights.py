@@ -85,7 +85,7 @@ def make_weights(case: Case, device: torch.device | str = "cpu") -> Weights:
     def bias(label: str, size: int, scale: float) -> Operand | None:
         if not case.weights.bias:
             return None
-        value = stream.normal(f"{label}-bias", size, rows=experts) * scale
+        value = encode(stream.normal(f"{label}-bias", size, rows=experts) * scale, RECIPES[case.recipe].output).float()
         return Operand(value if label == "down" else value[:, part].contiguous(), format="float32")
 
     intermediate_scale = None
