@@ -76,4 +76,4 @@ def ledger_file(name: str | None) -> str | None:
     """The absolute path of a ledger; None for the packaged one."""
     from moeguard.ledger.file import PACKAGED
 
-    return None if name in (None, PACKAGED) else str(Path(name).resolve())
+    return None if name is None or name == PACKAGED else str(Path(name).resolve())

@@ -24,8 +24,8 @@ def render(outcome: Outcome, run_dir: str) -> str:
         parts.append("## Findings")
         parts += [_finding(outcome, finding, run_dir) for finding in outcome.findings]
     if outcome.standing.entries:
-        rows = [(*row[:-1], number(row[-1])) for row in known.rows(outcome.standing, outcome.findings)]
-        parts.append("## Ledger of known findings\n\n" + _table(known.HEADER, rows, right=(5,)))
+        parts.append("## Ledger of known findings\n\n" + _table(
+            known.HEADER, known.rows(outcome.standing, outcome.findings), right=(5,)))
     parts.append(_not_verified(outcome))
     return "\n\n".join(parts) + "\n"
 
