@@ -146,7 +146,10 @@ def _check_operand(test: Test) -> None:
 def _check_case_test(test: Test) -> None:
     """Raise ValueError when a case has no such field, or the field cannot have such a value."""
     if test.field not in _FIELDS:
-        raise ValueError(f"field {test.field!r} is unknown; allowed: {', '.join(_FIELDS)}")
+        part = test.field.partition(".")[0] + "."
+        near = [field for field in _FIELDS if field.startswith(part)]
+        names = near or dict.fromkeys(field.partition(".")[0] + ".*" * ("." in field) for field in _FIELDS)
+        raise ValueError(f"field {test.field!r} is unknown; allowed: {', '.join(names)}")
     _check_operand(test)
     kind = _FIELDS[test.field]
     choices = get_args(kind) if get_origin(kind) is Literal else (True, False) if kind is bool else None

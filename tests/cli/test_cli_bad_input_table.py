@@ -80,7 +80,6 @@ TABLE = (
     ("replay good.json --backend b --plugin methods.py", "run"),
     ("replay good.json --backend torch_reference --out held", "other files"),
     ("replay", "CASE"),
-    ("run --ledger", "--ledger"),
     ("run --ledger missing.toml", "cannot read the ledger"),
     ("run --ledger held", "cannot read the ledger"),
     ("run --ledger good.json", "not valid TOML"),

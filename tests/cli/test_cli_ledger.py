@@ -31,7 +31,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def known_run(broken_plugin: Path, known: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A campaign on the backend with a defect that is known."""
     path = tmp_path_factory.mktemp("known") / "run"
-    return Run(call("run", "--plugin", broken_plugin, *SMOKE, "--max-cases", 30, "--ledger", known, "--json", "--out", path), path)
+    return Run(call("run", "--plugin", broken_plugin, *SMOKE, "--max-cases", 30, "--ledger", known, "--json", "--out", path),
+               path)
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commandline import ROOT
 from ledger_files import ENTRY, ledger
 
 from moeguard.core.case import Case
@@ -36,6 +38,13 @@ def test_a_case_file_beside_the_ledger(tmp_path: Path) -> None:
     (tmp_path / "known.toml").write_text(ledger({"case": "cases/one.json"}))
     (tmp_path / "inside.toml").write_text(ledger())
     assert Ledger.load(tmp_path / "known.toml").sha256 == Ledger.load(tmp_path / "inside.toml").sha256
+
+
+def test_the_one_of_the_readme(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "readme.toml").write_text(block)
+    (entry,) = Ledger.load(tmp_path / "readme.toml").entries
+    assert not entry.applies_to(entry.case.with_(shape={"num_tokens": 256}))
 
 
 def test_an_empty_ledger(tmp_path: Path) -> None:
