@@ -14,7 +14,8 @@ from moeguard.core.case import describe
 from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Event, Found
 from moeguard.core.finding import KINDS, Finding
-from moeguard.report import evidence, replay, sweep
+from moeguard.ledger.standing import Standing
+from moeguard.report import evidence, known, replay, sweep
 from moeguard.report.history import History, gather
 from moeguard.report.text import count, line
 
@@ -31,6 +32,7 @@ class Outcome:
     verdict. findings: one for each fingerprint.
     hits: how often each fingerprint was seen. cells, not_verified: JSON objects, see moeguard.report.evidence.
     tactics: rows of a sweep, see moeguard.report.sweep; None when the run is none.
+    standing: what the ledger said when the run was started.
     complete: the run came to its own end. interrupted: it was ended by Ctrl-C and not resumed to its end.
     """
 
@@ -47,6 +49,7 @@ class Outcome:
     tactics: tuple[dict[str, Any], ...] | None
     complete: bool
     interrupted: bool
+    standing: Standing
 
     @property
     def options(self) -> dict[str, Any]:
@@ -72,10 +75,10 @@ class Outcome:
     @property
     def sentence(self) -> str:
         """The outcome in one or two plain sentences."""
-        known = sum(finding.known for finding in self.findings)
+        number = sum(finding.known for finding in self.findings)
         ran = sum(cell["executions"] > 0 for cell in self.cells)
         found = (f"{count(len(self.findings), 'finding') if self.findings else 'No findings'}"
-                 f"{f' ({known} known)' if known else ''}")
+                 f"{f' ({number} known)' if number else ''}")
         more = f" ({self.refused:,} more {'was' if self.refused == 1 else 'were'} refused)" if self.refused else ""
         text = (f"{found} in {count(self.executions, 'execution')} of {count(self.cases - self.refused, 'case')}{more} "
                 f"on {count(ran, 'cell')}.")
@@ -114,7 +117,11 @@ class Outcome:
         return replay.command(finding, run_dir, [str(plugin) for plugin in self.options.get("plugins") or ()])
 
     def item(self, finding: Finding, run_dir: str) -> dict[str, Any]:
-        """The JSON object of one finding, as in the ``findings`` of ``to_data``."""
+        """The JSON object of one finding, as in the ``findings`` of ``to_data``.
+
+        ``ledger`` is there when an entry covers it, see moeguard.report.known.
+        """
+        entry = known.item(self.standing, finding)
         return {
             "kind": finding.kind,
             "fingerprint": finding.fingerprint,
@@ -126,10 +133,11 @@ class Outcome:
             "replay": self.replay(finding, run_dir),
             "reproduced": finding.reproduced,
             "known": finding.known,
+            **({} if entry is None else {"ledger": entry}),
         }
 
     def to_data(self, run_dir: str) -> dict[str, Any]:
-        """The JSON object of ``moeguard run --json``; a sweep adds ``tactics``.
+        """The JSON object of ``moeguard run --json``; a sweep adds ``tactics``, entries about its backends ``ledger``.
 
         run_dir: the run directory as the reader can reach it.
         """
@@ -143,6 +151,7 @@ class Outcome:
             "cells": list(self.cells),
             "not_verified": list(self.not_verified),
             **({} if self.tactics is None else {"tactics": list(self.tactics)}),
+            **({"ledger": known.to_data(self.standing, self.findings)} if self.standing.entries else {}),
         }
 
 
@@ -177,6 +186,7 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
         tactics=tactics,
         complete=history.complete,
         interrupted=bool(history.endings) and not history.complete,
+        standing=Standing.from_data(manifest.get("ledger")),
     )
 
 
@@ -210,13 +220,13 @@ def _parse(event: Found) -> Finding:
 
 
 def _merge(group: list[tuple[Found, Finding]]) -> Finding:
-    """The shrunk form when there is one, else that of the smallest scenario; known only when every form of it is."""
+    """The shrunk form when there is one, else that of the smallest scenario; all are covered by the same entry, or by none."""
     chosen = min(group, key=lambda pair: (not pair[0].shrunk, pair[0].scenario))[1]
     tried = {finding.reproduced for _, finding in group}
     reproduced = chosen.reproduced
     if reproduced is None:
         reproduced = True if True in tried else False if False in tried else None
-    return chosen.model_copy(update={"reproduced": reproduced, "known": all(finding.known for _, finding in group)})
+    return chosen.model_copy(update={"reproduced": reproduced})
 
 
 def _rank(finding: Finding) -> tuple[bool, int, str, str, str, str]:

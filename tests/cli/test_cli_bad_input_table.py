@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from commandline import SMOKE, Called, Run, call
+from ledger_files import ENTRY, ledger
 
 from moeguard.core.case import Case
 from moeguard.engine import rundir
@@ -31,6 +32,18 @@ FILES = {
     "methods.py": "import moeguard as mg\nclass B(mg.Backend):\n    name = 'b'\n    def prepare(self, w, c): ...\n"
                   "mg.register(B())\n",
     "nothing.py": "x = 1\n",
+    "good.toml": ledger(),
+    "schema.toml": ledger(schema=2),
+    "twice.toml": ledger({}, {}),
+    "field.toml": ledger({"colour": "red"}),
+    "kind.toml": ledger({"kinds": ["wrong"]}),
+    "versions.toml": ledger({"versions": "about 1"}),
+    "date.toml": ledger({"expires": "soon"}),
+    "condition.toml": ledger({"condition": [{"field": "shape.tokens", "at_least": 1}]}),
+    "value.toml": ledger({"condition": [{"field": "routing.kind", "equals": "doubles"}]}),
+    "outside.toml": ledger({"case": ENTRY["case"] | {"shape": ENTRY["case"]["shape"] | {"num_tokens": 0}}}),
+    "deadly.toml": ledger({"crash_class": True}),
+    "top_k.toml": ledger({"case": ENTRY["case"] | {"shape": ENTRY["case"]["shape"] | {"top_k": 5}}}),
     "a_file": "mine",
     "held/notes.txt": "mine",
 }
@@ -66,6 +79,31 @@ TABLE = (
     ("replay held --backend torch_reference", "cannot read"),
     ("replay good.json --backend b --plugin methods.py", "run"),
     ("replay good.json --backend torch_reference --out held", "other files"),
+    ("replay", "CASE"),
+    ("run --ledger missing.toml", "cannot read the ledger"),
+    ("run --ledger held", "cannot read the ledger"),
+    ("run --ledger good.json", "not valid TOML"),
+    ("run --ledger schema.toml", "schema 2 is not supported; allowed: 1"),
+    ("run --ledger twice.toml", "id: used twice"),
+    ("run --ledger field.toml", "colour: unknown field; allowed: id"),
+    ("run --ledger kind.toml", "kinds.0"),
+    ("run --ledger versions.toml", "versions: not a version range; allowed: PEP 440"),
+    ("run --ledger date.toml", "allowed: YYYY-MM-DD"),
+    ("run --ledger condition.toml", "'shape.tokens' is unknown; allowed: shape.num_tokens"),
+    ("run --ledger value.toml", "'doubles'; allowed: uniform"),
+    ("run --ledger outside.toml", "own case is not covered"),
+    ("run --ledger deadly.toml", "crash_class"),
+    ("run --ledger top_k.toml", "top_k: 5 exceeds num_experts 4"),
+    ("replay good.json --backend torch_reference --ledger missing.toml", "cannot read the ledger"),
+    ("replay --ledger missing.toml", "cannot read the ledger"),
+    ("replay --ledger twice.toml", "id: used twice"),
+    ("replay --ledger good.toml --tactic 1", "--tactic"),
+    ("replay --ledger --out run", "--out"),
+    ("replay --ledger --strict", "--strict"),
+    ("replay --ledger --repeat 0", "--repeat"),
+    ("replay --ledger --backend nope", "nope"),
+    ("replay --ledger --device tpu", "--device"),
+    ("replay --ledger --timeout never", "--timeout"),
     ("sweep", "--backend"),
     ("sweep --backend torch_reference", "--recipe"),
     ("sweep --backend nope --recipe bf16", "nope"),
@@ -92,6 +130,7 @@ TABLE = (
     (f"{SWEEP} --plugin syntax.py", "SyntaxError"),
     (f"{SWEEP} --out held", "other files"),
     (f"{SWEEP} --device tpu", "--device"),
+    (f"{SWEEP} --ledger missing.toml", "cannot read the ledger"),
     ("doctor --device tpu", "--device"),
     ("doctor --timeout 0", "--timeout"),
     ("doctor surplus", "surplus"),

@@ -63,10 +63,10 @@ def test_finding_fails_the_run_even_without_an_execution() -> None:
 
 
 def test_known_findings_fail_only_a_strict_run() -> None:
-    events = [*scenario(0, findings=[finding(known=True)]), END]
+    events = [*scenario(0, findings=[finding(entry="an-entry")]), END]
     assert fold(manifest(), events).exit_code == 0
     assert fold(manifest(strict=True), events).exit_code == 1
-    assert fold(manifest(), [*events, found(0, finding(known=False))]).exit_code == 1
+    assert fold(manifest(), [*events, found(0, finding())]).exit_code == 1
 
 
 def test_interrupted_then_resumed() -> None:
@@ -187,7 +187,7 @@ def test_not_verified_is_counted_once_for_each_reason() -> None:
 
 
 def test_findings_that_fail_the_run_come_first() -> None:
-    values = [finding("unwritten_output", check="memory", known=True), finding("hang", check="watchdog"),
+    values = [finding("unwritten_output", check="memory", entry="an-entry"), finding("hang", check="watchdog"),
               finding("non_finite")]
     outcome = fold(manifest(), [*scenario(0, findings=values), END])
     assert [one.kind for one in outcome.findings] == ["non_finite", "hang", "unwritten_output"]
