@@ -65,7 +65,8 @@ class Traits:
     """What a backend declares about itself; every declaration is tested.
 
     deterministic: equal inputs give equal bits. graph_safe: may be captured in a CUDA graph. batch_invariant: a token's
-    bits do not depend on the other tokens. invalid_ids, duplicate_ids, zero_tokens: ``supported`` (right answer),
+    bits do not depend on the other tokens. noncontiguous: rows of ``batch.x`` and ``out`` with gaps between them.
+    invalid_ids, duplicate_ids, zero_tokens, noncontiguous: ``supported`` (right answer),
     ``unsupported`` (raises before writing); invalid_ids may also be ``drop`` (the slot contributes nothing).
     Raises ValueError on any other value.
     """
@@ -76,12 +77,13 @@ class Traits:
     invalid_ids: Literal["supported", "unsupported", "drop"] = "unsupported"
     duplicate_ids: Literal["supported", "unsupported"] = "supported"
     zero_tokens: Literal["supported", "unsupported"] = "supported"
+    noncontiguous: Literal["supported", "unsupported"] = "supported"
 
     def __post_init__(self) -> None:
         for name in ("deterministic", "graph_safe", "batch_invariant"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"traits.{name}: {getattr(self, name)!r}; allowed: True, False")
-        for name in ("invalid_ids", "duplicate_ids", "zero_tokens"):
+        for name in ("invalid_ids", "duplicate_ids", "zero_tokens", "noncontiguous"):
             allowed = ("supported", "unsupported", *(("drop",) if name == "invalid_ids" else ()))
             if getattr(self, name) not in allowed:
                 raise ValueError(f"traits.{name}: {getattr(self, name)!r}; allowed: {', '.join(allowed)}")

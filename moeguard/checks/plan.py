@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moeguard.checks.contract import contract
-from moeguard.checks.declared import declared
+from moeguard.checks.declared import unsupported
 from moeguard.checks.metamorphic import metamorphic
 from moeguard.checks.repeat import memory, repeat
 from moeguard.checks.sequence import sequence
@@ -27,8 +27,9 @@ def run_checks(session: Session, only: frozenset[str] | None = None, tactic: str
     """
     try:
         traits = session.traits()
-        if declared(traits, session.case) == "unsupported":
-            contract(session)
+        probed = unsupported(traits, session.case)
+        if probed is not None:
+            contract(session, probed)
             return
         if tactic is not None:
             values(session)
