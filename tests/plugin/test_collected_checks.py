@@ -117,7 +117,7 @@ def test_x_stops_at_the_first_failure_and_k_chooses(run: Run, holey: str) -> Non
                "-k", "values or memory or repeat")
     assert done.code == 1
     assert done.tests == {"moeguard::holey::bf16::values": "failure"}
-    assert "5 deselected" in done.out
+    assert f"{len(GROUPS) - 3} deselected" in done.out
 
 
 def test_backends_that_run_nothing(run: Run, odd: str) -> None:
