@@ -21,7 +21,7 @@ from typing import Any
 
 from commandline import ROOT
 
-#: Releases that import on a torch without CUDA (0.6.11.post2 does not), newest first, one of each family of tuners.
+#: Releases that differ in their tuner, newest first. All import on a torch without CUDA, and so do others from 0.6.6 on.
 VERSIONS = ("0.7.4", "0.6.18.post1", "0.6.6")
 SITES = ROOT / ".venv" / "flashinfer"
 #: What FlashInfer's import needs beside what moeguard's own dependencies bring (numpy, packaging, filelock).

@@ -20,8 +20,7 @@ def unbuilt_runner_class(arch: str = "90") -> type:
     """A ``MoERunner`` class of the installed FlashInfer, as ``get_cutlass_fused_moe_module(arch)`` makes it.
 
     It is a new class each time, and not the one that calls of the library use. Its tuning configuration is real; making
-    an instance of it, or running it, is not possible. Imports FlashInfer. Raises RuntimeError when the library keeps the
-    class elsewhere than in the releases that are known (0.6.6 to 0.7.4).
+    an instance of it, or running it, is not possible. Imports FlashInfer. Raises RuntimeError as ``runner_class_of``.
     """
     core = importlib.import_module("flashinfer.fused_moe.core")
     builder = f"gen_cutlass_fused_moe_sm{arch}_module"
@@ -31,6 +30,14 @@ def unbuilt_runner_class(arch: str = "90") -> type:
         namespace = core.get_cutlass_fused_moe_module.__wrapped__(arch)  # past the cache, which is for built modules
     finally:
         setattr(core, builder, real)
+    return runner_class_of(namespace)
+
+
+def runner_class_of(namespace: Any) -> type:
+    """``MoERunner`` of what ``get_cutlass_fused_moe_module`` returned; before 0.6.18 it is not handed out.
+
+    Raises RuntimeError when it is not where the releases that are known keep it.
+    """
     found = getattr(namespace, "MoERunner", None) or _from_closure(namespace.cutlass_fused_moe)
     if not isinstance(found, type):
         raise RuntimeError("flashinfer.fused_moe.core: MoERunner is not where it was in the releases 0.6.6 to 0.7.4")
@@ -38,7 +45,7 @@ def unbuilt_runner_class(arch: str = "90") -> type:
 
 
 def _from_closure(function: Any) -> Any:
-    """The class that an op closes over; releases before 0.6.18 do not hand it out."""
+    """The class that an op closes over."""
     function = getattr(function, "__wrapped__", function)
     for cell in getattr(function, "__closure__", None) or ():
         if getattr(cell.cell_contents, "__name__", "") == "MoERunner":

@@ -55,7 +55,10 @@ def buckets(cap: int, tokens: Sequence[int]) -> dict[str, Any]:
 
 
 def between_buckets(tokens: Sequence[int] = (1000, 4000, 8000, 12000), linked: int = 5) -> list[dict[str, Any]]:
-    """Tune every bucket up to 8192, then look up counts between and above them; ``linked`` tensors share the count."""
+    """Tune every bucket up to 8192, then look up counts between and above them; ``linked`` tensors share the count.
+
+    In 0.6.6 (and up to 0.6.4) none is found when tensors are linked: only the first one's count is mapped to a bucket.
+    """
     config = _config(linked=linked)
     known = sorted(config.dynamic_tensor_specs[0].gen_tuning_buckets)
     with fake_runner.tuner() as tuner:
@@ -100,7 +103,7 @@ def round_trip(extra: dict[str, Any] | None = None) -> dict[str, Any] | None:
 
 
 def reversed_runners() -> dict[str, Any]:
-    """Tune with runners (A, B), of which B is faster, then look up with (B, A)."""
+    """Tune with runners (A, B), of which B is faster, then look up with (B, A). Up to 0.6.14, A comes back with B's tactic."""
     config = _config(4)
     with fake_runner.tuner() as tuner:
         slow = fake_runner.runner((1,), lambda tokens, tactic: 9.0, "Slow")

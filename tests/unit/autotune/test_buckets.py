@@ -9,6 +9,7 @@ import pytest
 
 from moeguard.autotune.buckets import bucket_of, buckets, rule_of
 from moeguard.autotune.caps import effective_cap, effective_caps
+from moeguard.autotune.runner_class import runner_class_of
 from moeguard.core.errors import MoeguardError
 
 
@@ -66,6 +67,11 @@ def test_caps_of_a_class_without_memory() -> None:
     assert effective_caps(Plain, (8192, 512, 8192)) == [8192, 512, 8192]
     assert Plain.tuning_config is before
     assert effective_cap(Plain, 64) == 64
+
+
+def test_a_runner_class_that_is_nowhere_is_said_so() -> None:
+    with pytest.raises(RuntimeError, match="MoERunner is not where it was"):
+        runner_class_of(SimpleNamespace(cutlass_fused_moe=lambda: None))
 
 
 def test_nothing_here_imports_flashinfer() -> None:
