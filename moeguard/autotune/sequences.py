@@ -57,7 +57,7 @@ def buckets(cap: int, tokens: Sequence[int]) -> dict[str, Any]:
 def between_buckets(tokens: Sequence[int] = (1000, 4000, 8000, 12000), linked: int = 5) -> list[dict[str, Any]]:
     """Tune every bucket up to 8192, then look up counts between and above them; ``linked`` tensors share the count.
 
-    In 0.6.6 (and up to 0.6.4) none is found when tensors are linked: only the first one's count is mapped to a bucket.
+    In 0.6.6 none is found when tensors are linked: only the first one's count is mapped to a bucket.
     """
     config = _config(linked=linked)
     known = sorted(config.dynamic_tensor_specs[0].gen_tuning_buckets)
