@@ -9,12 +9,13 @@ from moeguard.checks.repeat import memory, repeat
 from moeguard.checks.sequence import sequence
 from moeguard.checks.session import ScenarioAborted, Session
 from moeguard.checks.tactics import force_named, tactics, tuned
+from moeguard.checks.tuner import tuner
 from moeguard.checks.values import values, weights_intact
 from moeguard.core.errors import MoeguardError
 
 #: Check groups by name; the order is the order of execution.
 CHECKS = {"values": values, "memory": memory, "repeat": repeat, "tactics": tactics, "tuned": tuned,
-          "metamorphic": metamorphic, "sequence": sequence}
+          "metamorphic": metamorphic, "sequence": sequence, "tuner": tuner}
 #: Names of all groups, for reports and test ids.
 GROUPS = (*CHECKS, "contract")
 

@@ -13,7 +13,9 @@ from moeguard.ledger.standing import Standing
 
 #: Scenarios that one shrink may cost; fewer when each costs a worker.
 CALLS, COSTLY_CALLS = 80, 12
-#: Replays of a race: it goes by its rate, and is not shrunk.
+#: Kinds that do not depend on the sizes of a case: a race goes by its rate, a tuning takes long and fails for its own reasons.
+NOT_SHRUNK = ("nondeterministic", "vacuous_autotune")
+#: Replays of a race.
 RACE_REPLAYS = 5
 
 
@@ -43,7 +45,7 @@ def shrink_finding(pool: Pool, finding: Finding, options: Options, standing: Sta
         whole = True  # it may need the calls of the other checks before it
         if not any(fails(finding.case) for _ in range(tries)):
             return finding.model_copy(update={"reproduced": False})
-    if finding.kind != "nondeterministic" and not options.cases:
+    if finding.kind not in NOT_SHRUNK and not options.cases:
         calls = COSTLY_CALLS if finding.kind in ("crash", "hang") else CALLS
         minimal = minimise(finding.case, fails, max_calls=calls)
     else:

@@ -21,15 +21,17 @@ from moeguard.report.text import count, line
 
 EXIT_CODES = {"clean": 0, "findings": 1, "inconclusive": 3}
 INTERRUPTED = 130
+#: The kind of finding that leaves open whether anything is wrong.
+VACUOUS = "vacuous_autotune"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a run amounts to. The same events in another order of scenarios give an equal outcome.
 
-    manifest: the run's manifest. verdict: ``clean``, ``findings`` (any that fails the run) or ``inconclusive`` (nothing
-    was executed). executions, cases: counts. refused: cases that every backend refused. seconds: first launch to last
-    verdict. findings: one for each fingerprint.
+    manifest: the run's manifest. verdict: ``findings`` (any that fails the run, vacuous tunings aside), ``inconclusive``
+    (nothing was executed, or a tuning was vacuous, known or not) or ``clean``. executions, cases: counts. refused: cases
+    that every backend refused. seconds: first launch to last verdict. findings: one for each fingerprint.
     hits: how often each fingerprint was seen. cells, not_verified: JSON objects, see moeguard.report.evidence.
     tactics: rows of a sweep, see moeguard.report.sweep; None when the run is none.
     standing: what the ledger said when the run was started.
@@ -89,6 +91,8 @@ class Outcome:
                     else "Nothing was executed, so nothing was verified.")
             if self.refused:
                 text += f" {count(self.refused, 'case')} {'was' if self.refused == 1 else 'were'} refused."
+        if self.verdict == "inconclusive" and _vacuous(self.findings):
+            text = f"A tuning proved nothing, so what is tuned was not verified. {text}"
         if self.interrupted:
             return f"{text} The run was interrupted and can be resumed."
         return text if self.complete else f"{text} The run did not come to its end and can be resumed."
@@ -171,7 +175,8 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
     for scenario in history.drawn:
         assert scenario.started is not None
         draws[scenario.started.draw].append(scenario.finished is not None and scenario.finished.status == "refused")
-    verdict = "findings" if _failing(manifest, findings) else "clean" if verified else "inconclusive"
+    wrong = any(finding.kind != VACUOUS for finding in _failing(manifest, findings))
+    verdict = "findings" if wrong else "clean" if verified and not _vacuous(findings) else "inconclusive"
     return Outcome(
         manifest=manifest,
         verdict=verdict,
@@ -193,6 +198,10 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
 def _failing(manifest: dict[str, Any], findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     strict = bool(manifest.get("options", {}).get("strict"))
     return tuple(finding for finding in findings if strict or not finding.known)
+
+
+def _vacuous(findings: tuple[Finding, ...]) -> bool:
+    return any(finding.kind == VACUOUS for finding in findings)
 
 
 def _seconds(history: History) -> float:

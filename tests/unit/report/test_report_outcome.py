@@ -47,6 +47,23 @@ def test_a_case_that_one_of_two_backends_refuses_was_tested() -> None:
     assert (fold(manifest(), events).cases, fold(manifest(), events).refused) == (1, 0)
 
 
+def test_a_vacuous_tuning_is_inconclusive_known_or_not() -> None:
+    for known in (False, True):
+        vacuous = finding("vacuous_autotune", known=known)
+        outcome = fold(manifest(), [*scenario(0), *scenario(1, findings=[vacuous]), END])
+        assert (outcome.verdict, outcome.exit_code) == ("inconclusive", 3)
+        assert outcome.sentence.startswith("A tuning proved nothing, so what is tuned was not verified. 1 finding")
+        assert [item["kind"] for item in outcome.to_data("r")["findings"]] == ["vacuous_autotune"]
+
+
+def test_a_vacuous_tuning_hides_no_other_finding() -> None:
+    both = [*scenario(0, findings=[finding("vacuous_autotune"), finding("mismatch")]), END]
+    assert (fold(manifest(), both).verdict, fold(manifest(), both).exit_code) == ("findings", 1)
+    known = [*scenario(0, findings=[finding("vacuous_autotune"), finding("mismatch", known=True)]), END]
+    assert fold(manifest(), known).exit_code == 3
+    assert fold(manifest(strict=True), known).exit_code == 1
+
+
 def test_reasons_are_a_few_lines_with_recipes_together() -> None:
     notes = [Noted(scenario=-1, backend="b", recipe=recipe, what="backend", reason="no GPU") for recipe in ("bf16", "fp16")]
     assert fold(manifest(), [*notes, END]).reasons() == ["b bf16, fp16: backend: no GPU"]
