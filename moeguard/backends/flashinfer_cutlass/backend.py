@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -138,17 +138,19 @@ class FlashInferCutlass(Backend):
         return self._executed
 
     def tune(self, prepared: Prepared, batch: Batch) -> Tactic | None:
-        """FlashInfer's ``autotune`` for the bucket of this batch; None where it kept the default of both stages."""
+        """FlashInfer's ``autotune`` for the bucket of this batch; None where there is nothing to choose, or for no tokens."""
         if prepared.case.recipe == "fp8_block" or batch.topk_ids is None or not batch.topk_ids.shape[0]:
             return None
         out = torch.empty(batch.x.data.shape, dtype=prepared.output_dtype, device=batch.topk_ids.device)
         library = load()
-        found = tuning.tune(library, prepared, batch, out, fused=self.fused, cap=CAP)
-        choice = Tactic(*(-1 if found[stage] is None else int(found[stage]) for stage in tuning.OPS))
+        choice = tuning.tune(library, prepared, batch, out, fused=self.fused)
         if choice == DEFAULT:
             return None
         prepared.tuned[tuning.bucket(library, batch.topk_ids.shape[0], CAP)] = choice
         return choice
+
+    def tuning_caps(self, prepared: Prepared, batch: Batch, caps: Sequence[int]) -> list[int]:
+        return tuning.caps(load(), caps)
 
     def _offer(self, prepared: Prepared, batch: Batch) -> tuning.Offer:
         assert batch.topk_ids is not None

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from moeguard.backends.flashinfer_cutlass.call import activation, arguments
+from moeguard.autotune.caps import effective_caps
+from moeguard.autotune.runner_class import runner_class_of
+from moeguard.autotune.statistics import Statistics, choices
+from moeguard.autotune.vacuous import conclude
+from moeguard.backends.flashinfer_cutlass.call import CAP, activation, arguments
 from moeguard.backends.flashinfer_cutlass.layouts import Prepared
 from moeguard.backends.flashinfer_cutlass.library import Library
 from moeguard.backends.flashinfer_cutlass.tactics import Counts, Tactic
+from moeguard.backends.protocol import VacuousTuning
 from moeguard.tensors.operand import Batch
 
 #: The tuner's names of the two stages.
@@ -41,7 +46,7 @@ def runner(library: Library, prepared: Prepared, top_k: int, *, fused: bool) -> 
         "use_packed_weights": flags.get("use_packed_weights", False)}
     if library.release.fused_finalize:
         named |= {"use_fused_finalize": fused, "use_wfp4afp8_humming": flags.get("use_wfp4afp8_humming", False)}
-    return library.module.MoERunner(**named)
+    return runner_class_of(library.module)(**named)
 
 
 def offer(library: Library, prepared: Prepared, batch: Batch, *, fused: bool) -> Offer:
@@ -95,15 +100,30 @@ def bucket(library: Library, tokens: int, cap: int) -> int:
     return min(int(utils.last_positive_power_of_2(tokens)), cap)
 
 
-def tune(library: Library, prepared: Prepared, batch: Batch, out: Tensor, *, fused: bool, cap: int) -> dict[int, Any]:
-    """Let the library tune the bucket of this batch and run once; its choice by stage (-1 or None: the default)."""
+def tune(library: Library, prepared: Prepared, batch: Batch, out: Tensor, *, fused: bool, cap: int = CAP) -> Tactic:
+    """Let the library tune the bucket of this batch, and return what it would serve it with.
+
+    Raises VacuousTuning when it measured nothing for a stage.
+    """
     assert batch.topk_ids is not None
-    tokens = batch.topk_ids.shape[0]
-    named = arguments(library, prepared, batch, out, fused=fused, cap=cap)
-    options = {}
-    if library.release.tuning_buckets:
-        options = {"tuning_buckets": (bucket(library, tokens, cap),), "round_up": True}
-    log: dict[str, Any] = {}
-    with library.autotune(True, **options), chosen(library, None, log):
-        library.core.cutlass_fused_moe(**named)
-    return {stage: log.get(op) for stage, op in OPS.items()}
+    tokens, top_k = batch.topk_ids.shape
+    served = bucket(library, tokens, cap)
+    options = {"tuning_buckets": (served,), "round_up": True} if library.release.tuning_buckets else {}
+    tuner, one = library.tuner.get(), runner(library, prepared, top_k, fused=fused)
+    inputs = [batch.x.data, prepared.fc1, prepared.biases and prepared.biases[0], prepared.fc2,
+              prepared.biases and prepared.biases[1]]
+    before = Statistics.of(tuner)
+    with library.autotune(True, **options):
+        library.core.cutlass_fused_moe(**arguments(library, prepared, batch, out, fused=fused, cap=cap))
+        read = [choice for op in OPS.values()
+                for choice in choices(tuner, op, [one], type(one).tuning_config, lambda _: inputs, (served,))]
+    offered = offer(library, prepared, batch, fused=fused)
+    done = conclude(before, Statistics.of(tuner), read, {OPS[1]: map(str, offered.gemm1), OPS[2]: map(str, offered.gemm2)})
+    if done.vacuous:
+        raise VacuousTuning(done.sentence)
+    return Tactic(*(int(choice.tactic) for choice in read))
+
+
+def caps(library: Library, wanted: Sequence[int]) -> list[int]:
+    """The largest bucket that the tuner is configured for after each of ``wanted`` was asked for in turn."""
+    return effective_caps(runner_class_of(library.module), wanted)

@@ -1,0 +1,146 @@
+"""The adapter for FlashInfer's CUTLASS MoE without FlashInfer: what it takes and declares, tactic ids, kernel names."""
+
+import pytest
+import torch
+
+from moeguard.backends.flashinfer_cutlass import library, witness
+from moeguard.backends.flashinfer_cutlass.backend import FlashInferCutlass, FlashInferCutlassUnfused
+from moeguard.backends.flashinfer_cutlass.layouts import prepare
+from moeguard.backends.flashinfer_cutlass.tactics import Configuration, Counts, Tactic, configuration, expected, singles
+from moeguard.backends.flashinfer_cutlass.versions import RELEASES, release
+from moeguard.core.case import Case
+from moeguard.tensors.weights import make_weights
+
+SHAPE = {"num_tokens": 8, "hidden_size": 256, "intermediate_size": 128, "num_experts": 4, "top_k": 2}
+BACKEND = FlashInferCutlass()
+
+
+def case(recipe="bf16", shape=None, **fields):
+    return Case.model_validate({"shape": SHAPE | (shape or {}), "recipe": recipe, **fields})
+
+
+class TestVersions:
+    def test_known(self):
+        assert list(RELEASES) == ["0.6.6", "0.6.9", "0.6.11.post2", "0.6.14", "0.6.18.post1", "0.7.4"]
+        assert not RELEASES["0.6.9"].interleaved and RELEASES["0.6.11.post2"].interleaved
+
+    def test_unknown_is_refused_by_name(self):
+        assert release("0.5.0") == ("FlashInfer 0.5.0 is not in the version table; known: 0.6.6, 0.6.9, 0.6.11.post2, 0.6.14, "
+                                    "0.6.18.post1, 0.7.4")
+
+    @pytest.mark.parametrize(("version", "reason"), [
+        (None, "flashinfer-python is not installed"), ("0.5.0", "FlashInfer 0.5.0 is not in the version table"),
+        ("0.7.4", "no CUDA device"),
+    ])
+    def test_availability(self, monkeypatch, version, reason):
+        monkeypatch.setattr(library, "installed", lambda: version)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        found = BACKEND.availability()
+        assert not found.available and found.reason.startswith(reason)
+
+    def test_another_architecture(self, monkeypatch):
+        monkeypatch.setattr(library, "installed", lambda: "0.7.4")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
+        assert BACKEND.availability().reason == "compute capability 10.0; the adapter drives 9.0 only"
+
+
+class TestSupport:
+    @pytest.mark.parametrize(("wanted", "reason"), [
+        (case(shape={"hidden_size": 260}), "hidden_size 260 of a rank is not a multiple of 8"),
+        (case("fp8_per_tensor", shape={"intermediate_size": 40}), "intermediate_size 40 of a rank is not a multiple of 16"),
+        (case("fp8_block", shape={"intermediate_size": 192}), "intermediate_size 192 of a rank is not a multiple of 128"),
+        (case(activation_format="batched"), "the standard activation format only"),
+        (case("fp8_per_tensor", weights={"bias": True}), "gate and up share one scale"),
+        (case("fp8_per_tensor", activation={"kind": "swiglu_oai"}), "gate and up share one scale"),
+        (case(weights={"bias": True}, parallel={"tp_size": 2, "tp_rank": 1}), "biases are added on tensor-parallel rank 0"),
+    ])
+    def test_refused_by_capability(self, wanted, reason):
+        assert BACKEND.supports(wanted).reason.startswith(reason)
+
+    def test_no_guard_against_what_the_kernel_does_not_check(self):
+        for fields in ({"routing": {"kind": "duplicate_ids"}}, {"routing": {"kind": "invalid_ids"}},
+                       {"layout": {"kind": "nan_padding"}}, {"shape": {"num_tokens": 0}}):
+            assert BACKEND.supports(case(**fields)).supported
+
+    def test_a_module_that_was_built_in_part(self, monkeypatch):
+        monkeypatch.setenv(library.BUILT, "bf16, fp8_block")
+        assert BACKEND.supports(case("bf16")).supported
+        assert BACKEND.supports(case("fp16")).reason == \
+            "the FlashInfer module was built without fp16 (MOEGUARD_FLASHINFER_RECIPES)"
+
+
+class TestDeclarations:
+    def test_finalize_tactics_are_neither_deterministic_nor_float32(self):
+        finalize = Tactic(-1, 45 + 18)
+        assert not BACKEND.traits(case(), finalize).deterministic
+        assert BACKEND.numerics(case(), finalize).combine == "output"
+        for tactic in (None, Tactic(-1, -1), Tactic(3, 45), Tactic(-1, 45 + 36), Tactic(-1, 45 + 72)):
+            assert BACKEND.traits(case(), tactic).deterministic
+            assert BACKEND.numerics(case(), tactic).combine == "fp32"
+
+    def test_thirty_six_of_the_gemm2_ids_finalize(self):
+        counts = expected("bf16", fused=True)
+        assert counts == Counts(45, 81)
+        assert sum(configuration(counts, 2, 45 + i).finalize for i in range(81)) == 36
+
+    def test_rounding_points(self):
+        assert BACKEND.numerics(case()).projection == "bf16"
+        assert BACKEND.numerics(case("fp16")).expert_output == "fp16"
+        assert BACKEND.numerics(case("fp8_block")).intermediate == "bf16+e4m3_1x128"
+        assert BACKEND.numerics(case("fp8_per_tensor")).accumulate == "fp8_hopper"
+
+    def test_ampere_style_kernels_keep_fused_activations_in_float32(self):
+        ampere = Tactic(36, -1)
+        assert BACKEND.numerics(case(), ampere).projection == "none"
+        assert BACKEND.numerics(case(shape={"intermediate_size": 136}), ampere).projection == "bf16"
+        assert BACKEND.numerics(case(activation={"kind": "geglu_tanh"}), ampere).projection == "bf16"
+        assert BACKEND.numerics(case(activation={"kind": "relu2"}), ampere).projection == "none"
+
+    def test_without_fused_finalize_ids_mean_other_kernels(self):
+        plain = FlashInferCutlassUnfused()
+        assert plain.traits(case(), Tactic(-1, 45 + 18)).deterministic
+        assert configuration(expected("bf16", fused=False), 2, 45 + 18) == Configuration((128, 16), (1, 1), swapped=True)
+
+
+class TestTactics:
+    def test_singles(self):
+        assert singles([0, 1], [45]) == (Tactic(0, -1), Tactic(1, -1), Tactic(-1, 45))
+        assert str(Tactic(44, 81)) == "(44, 81)"
+
+    def test_ids_outside_of_the_table(self):
+        assert configuration(Counts(45, 81), 1, 45) is None
+        assert configuration(Counts(7, 7), 1, 0) is None
+
+    def test_mixed_input_kernels(self):
+        counts = expected("mxfp4_bf16", fused=True)
+        assert counts == Counts(116, 116)
+        assert configuration(counts, 1, 115) == Configuration((256, 256), (2, 2), swapped=True)
+
+    def test_a_tactic_is_taken_by_its_name(self):
+        finalize = "(-1, 63)"
+        assert not BACKEND.traits(case(), finalize).deterministic
+        with pytest.raises(ValueError, match="allowed: a pair of ids"):
+            BACKEND.numerics(case(), "fastest")
+
+
+def test_rows_of_gemm1_are_up_then_gate():
+    one = case()
+    weights = make_weights(one)
+    prepared = prepare(weights, one, None)
+    assert torch.equal(prepared.fc1[:, :128], weights.up.data) and torch.equal(prepared.fc1[:, 128:], weights.gate.data)
+
+
+@pytest.mark.parametrize("scales", ["normal", "zero", "bimodal", "tiny"])
+def test_the_scale_of_up_is_folded_into_the_quantisation_of_the_intermediate(scales):
+    one = case("fp8_per_tensor", scales={"kind": scales, "exponent": -5})
+    weights = make_weights(one)
+    gate, quant, down = prepare(weights, one, None).scales
+    live = gate > 0
+    torch.testing.assert_close(gate[live] * quant[live] * weights.intermediate_scale, weights.up.scale[live])
+    torch.testing.assert_close(down, weights.down.scale * weights.intermediate_scale)
+    assert bool(torch.isfinite(quant).all())
+
+
+def test_names_of_other_kernels_are_no_gemm():
+    assert witness.gemms(["void finalizeMoeRoutingKernel<...>", "Memset (Device)"]) == []
