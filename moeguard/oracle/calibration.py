@@ -1,9 +1,10 @@
 """False-alarm rates of the judge, counted on healthy executions over boundary shapes.
 
 ``python -m moeguard.oracle.calibration --executions N --seed S --out DIR`` writes DIR/calibration-S.json and .md. Shapes:
-T 1-127, H 8-200, I 8-128 (where scales belong to groups: multiples of the group, up to 256), E 1-16, K 1-8; all recipes, rounding points, activations, input and scale kinds. Answers come
-from ``oracle.emulation``. Counted: first-look candidates by rule, alarms after confirmation by more twins and by a second
-seed, and how often the smallest block p-value (times the number of blocks) and the element p-value fall below 10^-k.
+T 1-127, H 8-200, I 8-128 (where scales belong to groups: multiples of the group, up to 256), E 1-16, K 1-8; all recipes,
+rounding points, activations, input and scale kinds. Answers come from ``oracle.emulation``. Counted: first-look candidates by
+rule, alarms after confirmation by more twins and by a second seed, and how often the smallest block p-value (times the number
+of blocks) and the element p-value fall below 10^-k.
 """
 
 from __future__ import annotations

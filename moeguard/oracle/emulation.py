@@ -1,9 +1,9 @@
 """Healthy kernels in float32, independent of the oracle and of the twins: what the judge's false alarms are counted on.
 
 Every execution sums in another order: H, I and the experts of a token are permuted, each sum is split at random places,
-scales are applied before or after the sums of their block or group, subnormals may be flushed. Hopper's 14-bit FP8 accumulator is emulated
-product by product (DeepSeek-V3 technical report, section 3.3.2). Nothing is shared with ``oracle.reference`` but the
-operands and the declared rounding points.
+scales are applied before or after the sums of their block or group, subnormals may be flushed. Hopper's 14-bit FP8
+accumulator is emulated product by product (DeepSeek-V3 technical report, section 3.3.2). Nothing is shared with
+``oracle.reference`` but the operands and the declared rounding points.
 """
 
 from __future__ import annotations
@@ -121,8 +121,10 @@ class Emulation:
         width = rows.shape[1]
         hopper = numerics.accumulate == "fp8_hopper"
         if hopper and part.format == "e2m1":  # e8m0 scales are folded into the e4m3 weights, but for one of the whole matrix
-            total_scale, factor, step = spread.max(), None, 128
-            matrix = matrix * (spread / total_scale).repeat_interleave(32, 1)
+            assert part.scale is not None
+            byte = part.scale[0].float()
+            total_scale, factor, step = torch.exp2(byte.max() - 127), None, 128
+            matrix = matrix * torch.exp2(byte - byte.max()).repeat_interleave(matrix.shape[1] // byte.shape[1], 1)
         if late or hopper:  # sums of codes, scaled a block or group at a time
             for index in torch.randperm(-(-width // step), generator=self._generator).tolist():
                 piece = slice(index * step, min(width, index * step + step))

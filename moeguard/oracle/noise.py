@@ -1,8 +1,9 @@
 """Noise of a healthy kernel's pre-activations: the accumulator, and input codes that sit on a rounding edge.
 
 A kernel that quantises ``x`` itself computes x / (amax / 448) or x * (448 / amax) in float32, with the amax of a block or of
-the token (with a static scale that is a power of two every way gives the same code). With x stored in bf16 the exact quotient is a tie of e4m3 for about one element in 400, and either code is right. The oracle takes one of them; the
-other is part of the noise (kernels take it for a few per cent to one half of the ties, depending on how they divide).
+the token (with a static scale that is a power of two every way gives the same code). With x stored in bf16 the exact quotient
+is a tie of e4m3 for about one element in 400, and either code is right. The oracle takes one of them; the other is part of the
+noise (kernels take it for a few per cent to one half of the ties, depending on how they divide).
 """
 
 from __future__ import annotations

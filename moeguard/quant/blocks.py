@@ -56,7 +56,8 @@ def fake_quantize(value: Tensor, rounding: str, static_scale: Tensor | None = No
     """Round ``value`` [..., N] as a recipe's rounding point does and return it dequantised, with its scales.
 
     rounding: ``none``, ``bf16``, ``fp16``, ``e4m3_per_tensor`` (needs ``static_scale``, one float32), ``e4m3_per_token`` (one
-    dynamic scale a row), ``e4m3_1x128``, or a chain joined by ``+``. float64 values round exactly once per point; float32 values use torch's casts.
+    dynamic scale a row), ``e4m3_1x128``, or a chain joined by ``+``. float64 values round exactly once per point; float32 values
+    use torch's casts.
     Returns (values in the dtype of ``value``, scales broadcastable to it or None when the format has none).
     """
     scale: Tensor | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -36,11 +37,11 @@ NIBBLES: dict[str, Nibble] = {
 }
 #: Upper end of what rounds to each e2m1 magnitude: the middle of two codes, which goes to the even one of them.
 _E2M1_EDGES = tuple((low + high) / 2 * (1.0 if code % 2 == 0 else 1.0 - 2.0**-24)
-                    for code, (low, high) in enumerate(zip(_E2M1, _E2M1[1:], strict=False)))
+                    for code, (low, high) in enumerate(pairwise(_E2M1)))
 
 
 def encode_e2m1(value: Tensor) -> Tensor:
-    """Codes uint8 0 to 15 of finite float32 ``value`` (any shape), to nearest even; beyond 6 it saturates, zeros keep their sign."""
+    """Codes uint8 0 to 15 of finite float32 ``value`` (any shape), to nearest even; saturates at 6, zeros keep their sign."""
     edges = torch.tensor(_E2M1_EDGES, dtype=torch.float32, device=value.device)
     magnitude = torch.bucketize(value.abs(), edges, out_int32=True)
     return (magnitude + 8 * torch.signbit(value)).to(torch.uint8)
