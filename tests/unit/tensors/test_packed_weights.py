@@ -11,6 +11,7 @@ import torch
 
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
+from moeguard.memory.digest import digest
 from moeguard.quant.blocks import power_of_two, row_scales
 from moeguard.quant.formats import round_to
 from moeguard.tensors.inputs import decided
@@ -21,8 +22,11 @@ from moeguard.tensors.weights import WeightBank
 SHAPE = {"num_tokens": 40, "hidden_size": 256, "intermediate_size": 256, "num_experts": 4, "top_k": 2}
 PACKED = [name for name, recipe in RECIPES.items() if recipe.packed]
 NUMPY = {"e2m1": ml_dtypes.float4_e2m1fn, "int4": ml_dtypes.int4}
-#: Sums of bytes, written down: were they to change, stored case files would mean other tensors.
-PINNED: dict[str, tuple[int, ...]] = {}
+#: Digests of gate's and down's data and scales, written down: were they to change, stored case files would mean other tensors.
+PINNED = {
+    "mxfp4_bf16": [-7239110958083200563, -3814783459799002130, 3262991354229956513, 6620063881504010634],
+    "mxfp4_fp8": [-8593512343971878513, -984207861391205722, -629372503517144405, -2320855722818108605],
+    "int4_fp8": [-8665689629534974200, 4450809357955860171, -1324762343449310961, -767822992945658785]}
 
 
 def build(recipe: str, **fields: Any) -> Problem:
@@ -31,6 +35,13 @@ def build(recipe: str, **fields: Any) -> Problem:
 
 def operands(weights: Weights) -> list[Operand]:
     return [weights.gate, weights.down] if weights.up is None else [weights.gate, weights.up, weights.down]
+
+
+@pytest.mark.parametrize("recipe", PACKED)
+def test_bits_are_pinned(recipe: str) -> None:
+    gate, down = build(recipe).weights.gate, build(recipe).weights.down
+    assert gate.scale is not None and down.scale is not None
+    assert [digest(tensor) for tensor in (gate.data, down.data, gate.scale, down.scale)] == PINNED[recipe]
 
 
 @pytest.mark.parametrize("recipe", PACKED)
@@ -126,15 +137,3 @@ def test_exact_operands_are_small_integers_in_varied_codes(recipe: str) -> None:
 def test_shapes_that_cut_a_group_are_refused(recipe: str, shape: dict[str, int], parallel: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Case.model_validate({"shape": SHAPE | shape, "recipe": recipe, "parallel": parallel})
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("inputs", ["normal", "exact"])
-@pytest.mark.parametrize("recipe", PACKED)
-def test_bits_are_the_same_on_a_gpu(recipe: str, inputs: str) -> None:
-    case = Case.model_validate({"shape": SHAPE, "recipe": recipe, "inputs": {"kind": inputs}})
-    here, there = (build_problem(case, WeightBank(), device) for device in ("cpu", "cuda"))
-    for name, tensor in (here.weights.tensors() | here.batch.tensors()).items():
-        other = (there.weights.tensors() | there.batch.tensors())[name].cpu()
-        assert torch.equal(other.contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8)), name
