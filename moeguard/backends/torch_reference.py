@@ -90,7 +90,7 @@ class TorchReference(Backend):
 
     def _run(self, prepared: Prepared, batch: Batch, out: Tensor, tactic: str) -> None:
         case = prepared.case
-        x, _ = fake_quantize(batch.x.dequantize(), RECIPES[case.recipe].numerics.input)
+        x, _ = fake_quantize(batch.x.dequantize(), RECIPES[case.recipe].numerics.input, prepared.weights.input_scale)
         if batch.topk_ids is None or batch.topk_weights is None:
             assert batch.expert_num_tokens is not None
             for expert, count in enumerate(batch.expert_num_tokens.tolist()):

@@ -157,8 +157,9 @@ def _experts(weights: Weights, order: Tensor) -> Weights:
     def optional(value: Operand | None) -> Operand | None:
         return None if value is None else operand(value)
 
-    return Weights(operand(weights.gate), optional(weights.up), operand(weights.down), optional(weights.gate_bias),
-                   optional(weights.up_bias), optional(weights.down_bias), weights.intermediate_scale)
+    return replace(weights, gate=operand(weights.gate), up=optional(weights.up), down=operand(weights.down),
+                   gate_bias=optional(weights.gate_bias), up_bias=optional(weights.up_bias),
+                   down_bias=optional(weights.down_bias))
 
 
 def _shard(session: Session, problem: Problem) -> Subject:

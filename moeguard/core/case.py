@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from moeguard.core.errors import CaseError
+from moeguard.core.recipe import RECIPES
 
 SCHEMA = 1
 #: Bytes of a case file.
@@ -143,6 +144,12 @@ class Case(_Value):
         if shape.intermediate_size % parallel.tp_size:
             raise ValueError(
                 f"parallel.tp_size: {parallel.tp_size} does not divide intermediate_size {shape.intermediate_size}")
+        group = RECIPES[self.recipe].group if self.recipe in RECIPES else 1
+        if shape.hidden_size % group:
+            raise ValueError(f"shape.hidden_size: {shape.hidden_size}; recipe {self.recipe} needs a multiple of {group}")
+        if self.intermediate_local % group:
+            raise ValueError(f"shape.intermediate_size: {shape.intermediate_size} over tp_size {parallel.tp_size}; "
+                             f"recipe {self.recipe} needs a multiple of {group} on each rank")
         if self.inputs.kind == "exact" and self.weights.bias:
             raise ValueError("weights.bias: must be false when inputs.kind is 'exact'")
         return self
@@ -153,7 +160,7 @@ class Case(_Value):
         if self.inputs.kind != "exact":
             return False
         saturating = ("swiglu", "geglu", "geglu_tanh")
-        return self.activation.kind in (saturating if self.recipe.startswith("fp8") else (*saturating, "relu2", "silu", "gelu"))
+        return self.activation.kind in (saturating if "fp8" in self.recipe else (*saturating, "relu2", "silu", "gelu"))
 
     @property
     def experts_local(self) -> int:

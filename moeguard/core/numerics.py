@@ -7,7 +7,9 @@ from typing import Literal, get_args
 
 Accumulate = Literal["fp32", "fp8_hopper"]
 Combine = Literal["fp32", "bf16", "output"]
-ROUNDINGS = ("none", "bf16", "fp16", "e4m3_per_tensor", "e4m3_1x128")
+#: e4m3 with one static scale (``weights.input_scale`` or ``weights.intermediate_scale``), one dynamic scale a token (row of this
+#: rank), or one a block of 1x128.
+ROUNDINGS = ("none", "bf16", "fp16", "e4m3_per_tensor", "e4m3_per_token", "e4m3_1x128")
 
 #: Unit roundoff of one accumulation step. Hopper's FP8 tensor cores keep about 14 bits between promotions
 #: (DeepSeek-V3 technical report, section 3.3.2).

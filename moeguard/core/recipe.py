@@ -1,4 +1,10 @@
-"""Quantisation recipes: what is stored in which format, and the rounding points that follow."""
+"""Quantisation recipes: what is stored in which format, and the rounding points that follow.
+
+Where the four-bit recipes round is what the Hopper kernels for them do (FlashInfer 0.7.4, CUTLASS backend,
+cutlass_fused_moe_kernels.cuh): MXFP4 x BF16 stores the intermediate in bf16; MXFP4 x FP8 quantises the input
+(expandInputRowsKernel) and the intermediate (doActivationKernel, from float32) to e4m3 with a dynamic scale amax / 448 for each
+row; INT4 x FP8 multiplies both by static factors, the intermediate being stored in bf16 before (applyPrequantScale).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +18,9 @@ class Recipe:
     """One row of the recipe table.
 
     x_format, weight_format: storage of ``batch.x`` and of the weights.
-    x_scale, weight_scale: granularity of their float32 scales (``none``, ``per_tensor``, ``128x128``).
-    output: dtype name of ``out``.
+    x_scale, weight_scale: granularity of their scales (``none``; float32 ``per_tensor``, ``128x128``; ``e8m0_1x32``,
+    ``bf16_1x128``: that type, one a group along the reduction axis). output: dtype name of ``out``.
+    group: elements of such a group; H and the I of a rank are multiples of it.
     """
 
     name: str
@@ -23,6 +30,12 @@ class Recipe:
     weight_scale: str
     output: str
     numerics: Numerics
+    group: int = 1
+
+    @property
+    def packed(self) -> bool:
+        """Whether weights are four-bit codes, two to a byte."""
+        return self.group > 1
 
 
 RECIPES: dict[str, Recipe] = {
@@ -34,8 +47,13 @@ RECIPES: dict[str, Recipe] = {
                Numerics(intermediate="e4m3_per_tensor")),
         Recipe("fp8_block", "bf16", "none", "e4m3", "128x128", "bf16",
                Numerics(input="e4m3_1x128", intermediate="e4m3_1x128")),
+        Recipe("mxfp4_bf16", "bf16", "none", "e2m1", "e8m0_1x32", "bf16", Numerics(intermediate="bf16"), 32),
+        Recipe("mxfp4_fp8", "bf16", "none", "e2m1", "e8m0_1x32", "bf16",
+               Numerics(input="e4m3_per_token", intermediate="e4m3_per_token"), 32),
+        Recipe("int4_fp8", "bf16", "none", "int4", "bf16_1x128", "bf16",
+               Numerics(input="e4m3_per_tensor", intermediate="bf16+e4m3_per_tensor"), 128),
     )
 }
 
 #: Named by the case format, but without a codec in this version; asking for one is refused by name.
-PLANNED_RECIPES = ("mxfp8", "mxfp4_bf16", "mxfp4_fp8", "int4_fp8", "nvfp4", "nvfp4_bf16")
+PLANNED_RECIPES = ("mxfp8", "nvfp4", "nvfp4_bf16")

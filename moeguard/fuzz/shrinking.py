@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from moeguard.core.case import Case
+from moeguard.core.recipe import RECIPES
 from moeguard.fuzz.boundaries import EXPERTS, HIDDEN, INTERMEDIATE, TOKENS, TOP_K
 
 Fails = Callable[[Case], bool]
@@ -68,13 +69,17 @@ class _Search:
 
 
 def _apply(case: Case, changes: Changes) -> Case | None:
-    """``case`` with ``changes``; K follows E, and E and I stay multiples of their ranks. None if impossible."""
+    """``case`` with ``changes``; K follows E, E and I stay multiples of their ranks, H and I of the recipe's groups. None if
+    impossible.
+    """
     data = case.model_dump(by_alias=True)
     for name, value in changes.items():
         data[name] = {**data[name], **value} if isinstance(value, dict) else value
     shape, parallel = data["shape"], data["parallel"]
-    for size, ranks in (("num_experts", "ep_size"), ("intermediate_size", "tp_size")):
-        shape[size] += -shape[size] % parallel[ranks]
+    group = RECIPES[case.recipe].group if case.recipe in RECIPES else 1
+    for size, unit in (("num_experts", parallel["ep_size"]), ("hidden_size", group),
+                       ("intermediate_size", parallel["tp_size"] * group)):
+        shape[size] += -shape[size] % unit
     shape["top_k"] = min(shape["top_k"], shape["num_experts"])
     try:
         return Case.model_validate(data)

@@ -196,6 +196,7 @@ def _layer_fits(profile: Profile, demands: Demands, layer: Layer) -> bool:
     rows = demands.slots(max(top_k, demands.least_top_k), local)
     return (hidden <= profile.max_hidden and inter <= profile.max_intermediate and experts <= profile.max_experts
             and experts % demands.experts == 0 and inter % demands.tp_size == 0
+            and (demands.base_unit <= 8 or hidden % demands.base_unit == inter // demands.tp_size % demands.base_unit == 0)
             and profile.budget.holds(measure(rows, local, hidden, inter)))
 
 

@@ -48,7 +48,7 @@ _EMPTY = (*[False] * 29, True)
 _NONE_OR = (*[False] * 3, *[True] * 4)
 #: Divisors of H and the local I, per recipe; the first is the one that it cannot do without.
 _UNITS = {"fp8_block": (8, 16, 128, 128, 128), "mxfp8": (32, 32, 128), "mxfp4_bf16": (32, 32, 128),
-          "mxfp4_fp8": (32, 32, 128), "int4_fp8": (32, 128, 128), "nvfp4": (16, 32, 128), "nvfp4_bf16": (16, 32, 128)}
+          "mxfp4_fp8": (32, 32, 128), "int4_fp8": (128,), "nvfp4": (16, 32, 128), "nvfp4_bf16": (16, 32, 128)}
 _ANY_UNIT = (8, 8, 8, 16, 16, 128)
 
 

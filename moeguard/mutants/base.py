@@ -15,7 +15,7 @@ from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
 from moeguard.tensors.operand import Batch, Operand, Weights
 
-RECIPES = ("bf16", "fp16", "fp8_per_tensor", "fp8_block")
+RECIPES = ("bf16", "fp16", "fp8_per_tensor", "fp8_block", "mxfp4_bf16", "mxfp4_fp8", "int4_fp8")
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 #: Largest e4m3 value, elements of a dynamic FP8 block, smallest scale that is not flushed.
 E4M3_MAX, BLOCK, SMALLEST_SCALE = 448.0, 128, 2.0**-126
@@ -153,7 +153,7 @@ class Pipeline(Backend):
 
     def inputs(self, call: Call) -> Tensor:
         """Float32 tokens [T, H] as the GEMM consumes them."""
-        return rounded(call.batch.x.dequantize(), call.numerics.input, None)
+        return rounded(call.batch.x.dequantize(), call.numerics.input, call.prepared.source.input_scale)
 
     def gather(self, call: Call, slots: Slots) -> Tensor:
         """One row per slot, float32 [S, H]."""
@@ -270,8 +270,8 @@ def rounded(value: Tensor, rounding: str, static: Tensor | None) -> Tensor:
         elif part == "e4m3_per_tensor":
             assert static is not None
             value = e4m3(value / static) * static
-        elif part == "e4m3_1x128":
-            value = e4m3_rows(value)
+        elif part in ("e4m3_1x128", "e4m3_per_token"):
+            value = e4m3_rows(value, BLOCK if part == "e4m3_1x128" else value.shape[1])
         elif part != "none":
             raise ValueError(f"unknown rounding {part!r}")
     return value
@@ -282,10 +282,10 @@ def e4m3(value: Tensor) -> Tensor:
     return value.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).float()
 
 
-def e4m3_rows(value: Tensor) -> Tensor:
-    """Round trip through e4m3 with one dynamic scale per 1x128 block; below the smallest scale it is 1."""
+def e4m3_rows(value: Tensor, block: int = BLOCK) -> Tensor:
+    """Round trip through e4m3 with one dynamic scale per 1x``block`` block; below the smallest scale it is 1."""
     width = value.shape[1]
-    blocks = functional.pad(value, (0, -width % BLOCK)).view(value.shape[0], -1, BLOCK)
+    blocks = functional.pad(value, (0, -width % block)).unflatten(1, (-1, block))
     scale = blocks.abs().amax(2, keepdim=True) / E4M3_MAX
     scale = torch.where(scale >= SMALLEST_SCALE, scale, 1.0)
     return (e4m3(blocks / scale) * scale).view(value.shape[0], -1)[:, :width]

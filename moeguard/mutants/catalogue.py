@@ -8,6 +8,7 @@ from moeguard.backends.protocol import Backend
 from moeguard.core.case import Case
 from moeguard.mutants.base import Mutant
 from moeguard.mutants.broken_arithmetic import BROKEN_ARITHMETIC
+from moeguard.mutants.broken_codes import BROKEN_CODES
 from moeguard.mutants.broken_contract import BROKEN_CONTRACT
 from moeguard.mutants.broken_memory import BROKEN_MEMORY
 from moeguard.mutants.broken_numerics import BROKEN_NUMERICS
@@ -18,14 +19,15 @@ from moeguard.mutants.broken_state import BROKEN_STATE
 from moeguard.mutants.broken_tactics import BROKEN_TACTICS
 from moeguard.mutants.healthy import HEALTHY_COMPUTATIONS
 from moeguard.mutants.healthy_declared import HEALTHY_DECLARATIONS
+from moeguard.mutants.healthy_packed import HEALTHY_PACKED
 
 #: Every mutant, those that need a process of their own last.
 MUTANTS: tuple[type[Mutant], ...] = (
-    *BROKEN_OUTPUT, *BROKEN_MEMORY, *BROKEN_ARITHMETIC, *BROKEN_NUMERICS, *BROKEN_ROUTING, *BROKEN_TACTICS,
-    *BROKEN_STATE, *BROKEN_CONTRACT, *BROKEN_PROCESS)
+    *BROKEN_OUTPUT, *BROKEN_MEMORY, *BROKEN_ARITHMETIC, *BROKEN_NUMERICS, *BROKEN_CODES, *BROKEN_ROUTING,
+    *BROKEN_TACTICS, *BROKEN_STATE, *BROKEN_CONTRACT, *BROKEN_PROCESS)
 
 #: Every healthy variant.
-HEALTHY: tuple[type[Backend], ...] = (*HEALTHY_COMPUTATIONS, *HEALTHY_DECLARATIONS)
+HEALTHY: tuple[type[Backend], ...] = (*HEALTHY_COMPUTATIONS, *HEALTHY_DECLARATIONS, *HEALTHY_PACKED)
 
 #: Finding kinds that no mutant shows: they need a GPU, a clock or an engine's configuration.
 WITHOUT_MUTANT = frozenset({"graph_mismatch", "tuning_range", "perf_regression"})
@@ -59,6 +61,11 @@ CORPUS: tuple[Case, ...] = (
     _case((7, 80, 56, 4, 2), 115, "fp8_per_tensor", routing="invalid_ids"),
     _case((6, 56, 33, 8, 2), 122, "fp16", routing="nan_logits"),
     _case((0, 64, 32, 4, 2), 129),
+    _case((19, 160, 96, 8, 4), 136, "mxfp4_bf16"),
+    _case((27, 192, 128, 6, 3), 143, "mxfp4_fp8"),
+    _case((14, 128, 256, 8, 2), 150, "int4_fp8"),
+    _case((16, 128, 128, 4, 2), 157, "mxfp4_fp8", inputs="exact", parallel={"tp_size": 2, "tp_rank": 1}),
+    _case((9, 128, 128, 4, 2), 165, "int4_fp8", inputs="exact", layout="nan_padding"),
 )
 
 #: Plain cases into which a trigger is merged; their seeds rotate such checks through all their positions.

@@ -62,11 +62,11 @@ class HealthyTwoRoundings(Pipeline):
     name = "healthy_two_roundings"
 
     def supports(self, case: Case) -> Support:
-        return super().supports(case) if case.recipe.startswith("fp8") else Support.no("FP8 recipes only")
+        return super().supports(case) if "fp8" in case.recipe else Support.no("FP8 recipes only")
 
     def numerics(self, case: Case, tactic: Hashable | None = None) -> Numerics:
         recipe = Numerics.of(case.recipe)
-        return replace(recipe, intermediate=f"bf16+{recipe.intermediate}", expert_output="bf16")
+        return replace(recipe, intermediate="bf16+" + recipe.intermediate.removeprefix("bf16+"), expert_output="bf16")
 
 
 class HealthyPrecise(Pipeline):
@@ -75,7 +75,7 @@ class HealthyPrecise(Pipeline):
     name = "healthy_precise"
 
     def supports(self, case: Case) -> Support:
-        return super().supports(case) if case.recipe in ("bf16", "fp16") else Support.no("16-bit recipes only")
+        return super().supports(case) if "fp8" not in case.recipe else Support.no("16-bit recipes only")
 
     def quantise(self, call: Call, hidden: Tensor) -> Tensor:
         return hidden
@@ -132,7 +132,7 @@ class HealthyRefusing(Pipeline):
     name = "healthy_refusing"
 
     def supports(self, case: Case) -> Support:
-        if not case.recipe.startswith("fp8"):
+        if "fp8" not in case.recipe:
             return Support.no("FP8 recipes only")
         return Support.no("no biases") if case.weights.bias else super().supports(case)
 

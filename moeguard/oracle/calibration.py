@@ -1,9 +1,10 @@
 """False-alarm rates of the judge, counted on healthy executions over boundary shapes.
 
 ``python -m moeguard.oracle.calibration --executions N --seed S --out DIR`` writes DIR/calibration-S.json and .md. Shapes:
-T 1-127, H 8-200, I 8-128, E 1-16, K 1-8; all recipes, rounding points, activations, input and scale kinds. Answers come
-from ``oracle.emulation``. Counted: first-look candidates by rule, alarms after confirmation by more twins and by a second
-seed, and how often the smallest block p-value (times the number of blocks) and the element p-value fall below 10^-k.
+T 1-127, H 8-200, I 8-128 (where scales belong to groups: multiples of the group, up to 256), E 1-16, K 1-8; all recipes,
+rounding points, activations, input and scale kinds. Answers come from ``oracle.emulation``. Counted: first-look candidates by
+rule, alarms after confirmation by more twins and by a second seed, and how often the smallest block p-value (times the number
+of blocks) and the element p-value fall below 10^-k.
 """
 
 from __future__ import annotations
@@ -73,8 +74,10 @@ class Tally:
 def draw_case(rng: np.random.Generator, recipe: str) -> Case:
     """A random healthy case over boundary shapes."""
     def size(name: str, low: int, high: int) -> int:
-        return int(rng.choice(_BOUNDARY[name])) if rng.random() < 0.5 else int(rng.integers(low, high + 1))
+        found = int(rng.choice(_BOUNDARY[name])) if rng.random() < 0.5 else int(rng.integers(low, high + 1))
+        return found if group == 1 or name == "num_tokens" else found * 256 // high // group * group or group
 
+    group = RECIPES[recipe].group
     experts = int(rng.choice((1, 2, 3, 4, 8, 16)))
     exact = rng.random() < 0.05
     kind = "exact" if exact else str(rng.choice(_INPUTS[:-1]))
@@ -99,9 +102,10 @@ def draw_numerics(rng: np.random.Generator, recipe: str) -> Numerics:
                                      {"projection": RECIPES[recipe].output, "expert_output": RECIPES[recipe].output},
                                      {"projection": RECIPES[recipe].output, "expert_output": RECIPES[recipe].output,
                                       "combine": "output"}]
-    if recipe.startswith("fp8"):
-        options += [{"intermediate": "bf16+" + base.intermediate}, {"accumulate": "fp8_hopper"},
-                    {"accumulate": "fp8_hopper", "intermediate": "bf16+" + base.intermediate, "expert_output": "bf16"}]
+    if "fp8" in recipe:
+        chain = "bf16+" + base.intermediate.removeprefix("bf16+")
+        options += [{"intermediate": chain}, {"accumulate": "fp8_hopper"},
+                    {"accumulate": "fp8_hopper", "intermediate": chain, "expert_output": "bf16"}]
     choice = options[int(rng.integers(len(options)))]
     return Numerics(**{name: choice.get(name, getattr(base, name)) for name in
                        ("input", "intermediate", "expert_output", "accumulate", "combine", "projection")})

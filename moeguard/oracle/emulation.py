@@ -1,9 +1,9 @@
 """Healthy kernels in float32, independent of the oracle and of the twins: what the judge's false alarms are counted on.
 
 Every execution sums in another order: H, I and the experts of a token are permuted, each sum is split at random places,
-FP8 scales are applied before or after the sums, subnormals may be flushed. Hopper's 14-bit FP8 accumulator is emulated
-product by product (DeepSeek-V3 technical report, section 3.3.2). Nothing is shared with ``oracle.reference`` but the
-operands and the declared rounding points.
+scales are applied before or after the sums of their block or group, subnormals may be flushed. Hopper's 14-bit FP8
+accumulator is emulated product by product (DeepSeek-V3 technical report, section 3.3.2). Nothing is shared with
+``oracle.reference`` but the operands and the declared rounding points.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Emulation:
 
     def _run(self, problem: Problem, numerics: Numerics) -> Tensor:
         case, weights = problem.case, problem.weights
-        x = self._input(problem.flat_x, numerics.input)
+        x = self._input(problem.flat_x, numerics.input, weights.input_scale)
         tokens, top_k = problem.flat_ids.shape
-        hidden_size = weights.down.data.shape[1]
+        hidden_size = weights.down.shape[1]
         parts = torch.zeros(tokens, top_k, hidden_size)
         late = self._chance(0.5)
         for expert in range(case.experts_local):
@@ -72,12 +72,12 @@ class Emulation:
             total = (total + weighted[:, rank]).to(narrow).float()
         return total.to(problem.output_dtype)
 
-    def _input(self, operand: Operand, rounding: str) -> tuple[Tensor, Tensor | None]:
+    def _input(self, operand: Operand, rounding: str, static: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Values (or codes) [T, H] with scales [T, H] or None."""
         data = operand.data.float()
         if operand.scale is not None:
             return data, operand.scale.expand_as(data)
-        return self._round(data, rounding, None)
+        return self._round(data, rounding, static)
 
     def _round(self, value: Tensor, rounding: str, static: Tensor | None) -> tuple[Tensor, Tensor | None]:
         scale: Tensor | None = None
@@ -88,22 +88,22 @@ class Emulation:
                 assert static is not None
                 scale = static.expand_as(value)
                 value = (value / static if self._chance(0.5) else value * (1 / static)).clamp(-448, 448).to(E4M3).float()
-            elif part == "e4m3_1x128":
-                value, scale = self._row_blocks(value)
+            elif part in ("e4m3_1x128", "e4m3_per_token"):
+                value, scale = self._row_blocks(value, 128 if part == "e4m3_1x128" else max(value.shape[1], 1))
         return value, scale
 
-    def _row_blocks(self, value: Tensor) -> tuple[Tensor, Tensor]:
+    def _row_blocks(self, value: Tensor, width: int) -> tuple[Tensor, Tensor]:
         inverse = self._chance(0.5)
         codes, scales = torch.empty_like(value), torch.empty_like(value)
-        for block in range(0, value.shape[1], 128):
-            part = value[:, block:block + 128]
+        for block in range(0, value.shape[1], width):
+            part = value[:, block:block + width]
             amax = part.abs().amax(1, keepdim=True)
             live = amax / 448 >= 2.0**-126
             scale = torch.where(live, amax / 448, torch.ones_like(amax))
             small = torch.where(live, 448 / amax, torch.ones_like(amax))
             usable = inverse and bool(torch.isfinite(small).all())
-            codes[:, block:block + 128] = (part * small if usable else part / scale).clamp(-448, 448).to(E4M3).float()
-            scales[:, block:block + 128] = scale
+            codes[:, block:block + width] = (part * small if usable else part / scale).clamp(-448, 448).to(E4M3).float()
+            scales[:, block:block + width] = scale
         return codes, scales
 
     def _project(self, x: tuple[Tensor, Tensor | None], token: Tensor, weight: Operand, expert: int, bias: Operand | None,
@@ -111,29 +111,35 @@ class Emulation:
         codes, scales = x
         rows = codes[token]
         row_scale = None if scales is None else scales[token]
-        matrix = weight.data[expert].float()
-        factor: Tensor | None = None
-        if weight.scale is not None:
-            factor = weight.scale[expert if weight.scale.shape[0] > 1 else 0]
+        part = weight.experts(slice(expert, expert + 1))
+        matrix, step = part.codes()[0], 128
+        scale, total_scale = part.scales(), torch.ones(())
+        factor = None if scale is None else scale[0] if scale.dim() == 3 else scale
         if factor is not None and factor.dim() == 2:
-            spread = factor.repeat_interleave(128, 0)[: matrix.shape[0]]
+            spread = factor if part.packed else factor.repeat_interleave(128, 0)[: matrix.shape[0]]
+            step = matrix.shape[1] // factor.shape[1] if part.packed else 128
         out = torch.zeros(rows.shape[0], matrix.shape[0])
         width = rows.shape[1]
         hopper = numerics.accumulate == "fp8_hopper"
-        if late or hopper:  # sums of codes, scaled a block at a time
-            for index in torch.randperm(-(-width // 128), generator=self._generator).tolist():
-                part = slice(index * 128, min(width, index * 128 + 128))
-                total = self._product(rows[:, part], matrix[:, part], hopper)
+        if hopper and part.format == "e2m1":  # e8m0 scales are folded into the e4m3 weights, but for one of the whole matrix
+            assert part.scale is not None
+            byte = part.scale[0].float()
+            total_scale, factor, step = torch.exp2(byte.max() - 127), None, 128
+            matrix = matrix * torch.exp2(byte - byte.max()).repeat_interleave(matrix.shape[1] // byte.shape[1], 1)
+        if late or hopper:  # sums of codes, scaled a block or group at a time
+            for index in torch.randperm(-(-width // step), generator=self._generator).tolist():
+                piece = slice(index * step, min(width, index * step + step))
+                total = self._product(rows[:, piece], matrix[:, piece], hopper)
                 if row_scale is not None:
-                    total = total * row_scale[:, index * 128, None]
+                    total = total * row_scale[:, index * step, None]
                 if factor is not None:
                     total = total * (spread[None, :, index] if factor.dim() == 2 else factor)
-                out += total
+                out += total * total_scale
         else:
             if row_scale is not None:
                 rows = rows * row_scale
             if factor is not None:
-                columns = spread.repeat_interleave(128, 1)[:, :width] if factor.dim() == 2 else factor
+                columns = spread.repeat_interleave(step, 1)[:, :width] if factor.dim() == 2 else factor
                 matrix = matrix * columns
             out = self._product(rows, matrix, False)
         early = self._chance(0.5)  # kernels round before or after they add the bias

@@ -85,7 +85,4 @@ def _matrix(weight: Operand, expert: int) -> Tensor:
     kept = unpacked(weight)
     if kept is not None:
         return kept.value[expert].clone()
-    scale = weight.scale
-    if scale is not None and scale.shape[0] > 1:
-        scale = scale[expert:expert + 1]
-    return Operand(weight.data[expert:expert + 1], scale, weight.global_scale, weight.format).dequantize(torch.float64)[0]
+    return weight.experts(slice(expert, expert + 1)).dequantize(torch.float64)[0]

@@ -17,18 +17,18 @@ from torch import Tensor
 
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
+from moeguard.core.recipe import RECIPES
 from moeguard.oracle.emulation import Emulation
 from moeguard.oracle.judge import Judge
 from moeguard.oracle.reference import Reference, make_reference
 from moeguard.tensors.problem import build_problem
 from moeguard.tensors.weights import WeightBank
 
-#: T, H, I, E, K.
+#: T, H, I, E, K; H and I are rounded up to what the recipe needs.
 SHAPES = {"G2": (128, 256, 128, 16, 4), "small": (17, 64, 32, 8, 2)}
 SIZES = (0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-KERNELS = {name: Numerics.of(name) for name in ("bf16", "fp16", "fp8_per_tensor", "fp8_block")} | {
-    "fp8_per_tensor, 14-bit": replace(Numerics.of("fp8_per_tensor"), accumulate="fp8_hopper"),
-    "fp8_block, 14-bit": replace(Numerics.of("fp8_block"), accumulate="fp8_hopper")}
+KERNELS = {name: Numerics.of(name) for name in RECIPES} | {
+    f"{name}, 14-bit": replace(Numerics.of(name), accumulate="fp8_hopper") for name in RECIPES if "fp8" in name}
 
 Defect = Callable[[Reference, Tensor, float], Tensor]
 
@@ -88,8 +88,11 @@ def draw(name: str, shape: str, count: int) -> list[tuple[Judge, Tensor]]:
     numerics, names = KERNELS[name], ("num_tokens", "hidden_size", "intermediate_size", "num_experts", "top_k")
     found = []
     for seed in range(count):
-        case = Case.model_validate({"recipe": name.split(",", 1)[0], "shape": dict(zip(names, SHAPES[shape], strict=True)),
-                                    "seed": seed})
+        recipe = name.split(",", 1)[0]
+        sizes = dict(zip(names, SHAPES[shape], strict=True))
+        for size in ("hidden_size", "intermediate_size"):
+            sizes[size] += -sizes[size] % RECIPES[recipe].group
+        case = Case.model_validate({"recipe": recipe, "shape": sizes, "seed": seed})
         reference = make_reference(build_problem(case, WeightBank()), numerics)
         found.append((Judge(reference), Emulation(seed).run(reference.problem, numerics)))
     return found

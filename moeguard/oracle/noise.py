@@ -1,8 +1,9 @@
 """Noise of a healthy kernel's pre-activations: the accumulator, a declared rounding, and input codes on a rounding edge.
 
-A kernel that quantises ``x`` itself computes x / (amax / 448) or x * (448 / amax) in float32. With x stored in bf16 the
-exact quotient is a tie of e4m3 for about one element in 400, and either code is right. The oracle takes one of them; the
-other is part of the noise (kernels take it for a few per cent to one half of the ties, depending on how they divide).
+A kernel that quantises ``x`` itself computes x / (amax / 448) or x * (448 / amax) in float32, with the amax of a block or of
+the token (with a static scale that is a power of two every way gives the same code). With x stored in bf16 the exact quotient
+is a tie of e4m3 for about one element in 400, and either code is right. The oracle takes one of them; the other is part of the
+noise (kernels take it for a few per cent to one half of the ties, depending on how they divide).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from moeguard.core.case import Activation
 from moeguard.core.numerics import Numerics
 from moeguard.oracle.activation import sensitivity, slopes
 from moeguard.oracle.slots import Slots, operand_columns, row_norms
-from moeguard.quant.blocks import expand_rows, row_scales
+from moeguard.quant.blocks import fake_quantize, power_of_two
 from moeguard.quant.formats import FORMATS, round_to
 from moeguard.tensors.problem import Problem
 
@@ -77,7 +78,7 @@ def accumulator_noise(problem: Problem, numerics: Numerics, slots: Slots, x: Ten
     """
     operand = problem.weights.gate if which == "gate" else problem.weights.up
     assert operand is not None
-    width = operand.data.shape[2]
+    width = operand.shape[2]
     norm = row_norms(operand, slots)
     token = x.square().sum(1).sqrt_()[slots.token]
     relative = numerics.u_acc * (HOPPER_STEP / math.sqrt(width) if numerics.accumulate == "fp8_hopper" else 0.5)
@@ -91,14 +92,22 @@ Ties = tuple[Tensor, Tensor, Tensor]
 def input_ties(problem: Problem, numerics: Numerics) -> Ties:
     """Undecided input codes: token [N], column [N], and the size of the step between the two codes, float64 [N]."""
     empty = torch.zeros(0, dtype=torch.int64, device=problem.device)
-    if numerics.input.split("+")[-1] != "e4m3_1x128":
+    rounding, static = numerics.input.split("+")[-1], static_scale(problem)
+    if not rounding.startswith("e4m3") or (rounding == "e4m3_per_tensor" and static is not None and power_of_two(static)):
         return empty, empty, empty.double()
     value = problem.flat_x.dequantize(torch.float64)
-    scale = expand_rows(row_scales(value), value.shape[1])
+    scale = fake_quantize(value, rounding, static)[1]
+    assert scale is not None
     code = value / scale
     low, high = round_to(code * (1 - QUOTIENT), "e4m3"), round_to(code * (1 + QUOTIENT), "e4m3")
     token, column = (low != high).nonzero(as_tuple=True)
     return token, column, ((high - low).abs() * scale)[token, column]
+
+
+def static_scale(problem: Problem) -> Tensor | None:
+    """The scale by which a kernel quantises ``x`` statically, float32 [1]; None where the recipe has none."""
+    given = problem.weights.input_scale
+    return problem.flat_x.scale if given is None else given
 
 
 def tie_shift(problem: Problem, slots: Slots, ties: Ties, which: str, power: int) -> Tensor | None:
@@ -116,7 +125,7 @@ def tie_shift(problem: Problem, slots: Slots, ties: Ties, which: str, power: int
         return None
     within = torch.arange(tie.shape[0], device=token.device) - (held[token].cumsum(0) - held[token])[tie]
     slot = by_token[first[token[tie]] + within]
-    total = step.new_zeros(slots.count, operand.data.shape[1])
+    total = step.new_zeros(slots.count, operand.shape[1])
     for part in torch.arange(tie.shape[0], device=token.device).split(_CHUNK):
         shift = operand_columns(operand, slots.expert[slot[part]], column[tie[part]]) * step[tie[part]][:, None]
         total.index_add_(0, slot[part], shift.abs_() if power == 1 else shift.square_())

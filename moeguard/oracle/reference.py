@@ -17,7 +17,7 @@ from moeguard.core.errors import HarnessError
 from moeguard.core.numerics import Numerics
 from moeguard.core.recipe import RECIPES
 from moeguard.oracle.activation import activate
-from moeguard.oracle.noise import PROMOTION, preactivation_noise
+from moeguard.oracle.noise import PROMOTION, preactivation_noise, static_scale
 from moeguard.oracle.slots import Slots, column_energy, grouped_product, make_slots, row_norms
 from moeguard.quant.blocks import fake_quantize
 from moeguard.quant.formats import FORMATS, Format
@@ -77,7 +77,7 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     """Compute the oracle. Raises HarnessError when it is not finite."""
     case, weights = problem.case, problem.weights
     slots = make_slots(problem.flat_ids, problem.flat_weights, case.first_expert, case.experts_local)
-    x, _ = fake_quantize(problem.flat_x.dequantize(torch.float64), numerics.input, problem.flat_x.scale)
+    x, _ = fake_quantize(problem.flat_x.dequantize(torch.float64), numerics.input, static_scale(problem))
     rows = x[slots.token]
     gate = grouped_product(rows, weights.gate, slots, bias=weights.gate_bias)
     up = None if weights.up is None else grouped_product(rows, weights.up, slots, bias=weights.up_bias)
@@ -112,7 +112,7 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     freedom = _freedom(slots, variance_hidden * unit_energy, coherent, copies, fraction, case.shape.hidden_size)
     longest = row_norms(weights.down, slots).amax(1)[slots.expert]
     if weights.down.scale is not None:  # a kernel may sum codes and scale the sum, the row's scale first
-        longest = longest.clamp_min(FORMATS[weights.down.format].maximum * math.sqrt(hidden.shape[1]))
+        longest = longest.clamp_min(weights.down.maximum * math.sqrt(hidden.shape[1]))
     reach = torch.linalg.vector_norm(hidden, dim=1) * longest
     projected = gate if up is None else torch.maximum(gate.abs(), up.abs())
     defined = _defined(slots, raw, projected, reach, output, y, deviation, numerics, form)

@@ -100,7 +100,7 @@ def grouped_product(rows: Tensor, weight: Operand, slots: Slots, *, transform: s
     transform: ``value``, ``square`` or ``abs`` of the dequantised weights; ``backward`` multiplies rows [S, N] by the matrix
     itself: [S, D]. bias: operand [E_local, N] or None.
     """
-    width, depth = weight.data.shape[2 if transform == "backward" else 1], rows.shape[-1]
+    width, depth = weight.shape[2 if transform == "backward" else 1], rows.shape[-1]
     copies, blocks = (rows.shape[0] if rows.dim() == 3 else 1), slots.block_expert.shape[0]
     packed = rows.new_zeros(copies, blocks * slots.height, depth)
     packed[:, slots.place] = rows
@@ -122,7 +122,7 @@ def column_energy(weight: Operand, slots: Slots) -> Tensor:
     kept = unpacked(weight)
     if kept is not None:
         return kept.column_energy
-    energy = torch.zeros(weight.data.shape[0], weight.data.shape[2], dtype=torch.float64, device=weight.data.device)
+    energy = torch.zeros(weight.shape[0], weight.shape[2], dtype=torch.float64, device=weight.data.device)
     for chunk, matrix in _matrices(weight, slots, torch.float64):
         energy[slots.block_expert[chunk]] = matrix.square().sum(1)
     return energy
@@ -133,7 +133,7 @@ def row_norms(weight: Operand, slots: Slots) -> Tensor:
     kept = unpacked(weight)
     if kept is not None:
         return kept.row_norm
-    norm = torch.zeros(weight.data.shape[:2], dtype=torch.float64, device=weight.data.device)
+    norm = torch.zeros(weight.shape[:2], dtype=torch.float64, device=weight.data.device)
     for chunk, matrix in _matrices(weight, slots, torch.float64):
         norm[slots.block_expert[chunk]] = torch.linalg.vector_norm(matrix, dim=2)
     return norm
@@ -144,19 +144,13 @@ def operand_columns(weight: Operand, expert: Tensor, unit: Tensor) -> Tensor:
     kept = unpacked(weight)
     if kept is not None:
         return kept.value[expert, :, unit]
-    value = weight.data[expert, :, unit].double()
-    if weight.scale is None:
-        return value
-    if weight.scale.dim() == 1:
-        return value * (weight.scale.double()[expert][:, None] if weight.scale.shape[0] > 1 else weight.scale.double())
-    rows = weight.scale.double()[expert, :, unit // 128].repeat_interleave(128, dim=1)
-    return value * rows[:, : value.shape[1]]
+    return weight.columns(expert, unit)
 
 
 def _matrices(weight: Operand, slots: Slots, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
     """Dequantised expert matrices of successive blocks, at most CHUNK_BYTES at a time."""
     kept = unpacked(weight) if dtype == torch.float64 else None
-    each = weight.data.shape[1] * weight.data.shape[2] * dtype.itemsize
+    each = weight.shape[1] * weight.shape[2] * dtype.itemsize
     step = max(1, CHUNK_BYTES[weight.data.device.type] // max(each, 1))
     for start in range(0, int(slots.block_expert.shape[0]), step):
         chunk = slice(start, start + step)
@@ -165,7 +159,4 @@ def _matrices(weight: Operand, slots: Slots, dtype: torch.dtype) -> Iterator[tup
             everyone = torch.arange(kept.value.shape[0], device=experts.device)
             yield chunk, kept.value if torch.equal(experts, everyone) else kept.value[experts]
             continue
-        scale = weight.scale
-        part = Operand(weight.data[experts], scale[experts] if scale is not None and scale.shape[0] > 1 else scale,
-                       weight.global_scale, weight.format)
-        yield chunk, part.dequantize(dtype)
+        yield chunk, weight.experts(experts).dequantize(dtype)

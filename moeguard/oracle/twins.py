@@ -16,7 +16,7 @@ from moeguard.core.numerics import Numerics
 from moeguard.oracle.noise import QUOTIENT, preactivation_noise
 from moeguard.oracle.reference import Reference
 from moeguard.oracle.slots import Slots, grouped_product, operand_columns
-from moeguard.quant.blocks import fake_quantize
+from moeguard.quant.blocks import fake_quantize, power_of_two
 from moeguard.quant.formats import round_to
 
 #: Relative error of a fast exponential and reciprocal on a GPU (about 2 ulp in float32).
@@ -93,13 +93,16 @@ class _Moves:
 def round_intermediate(rounding: str, value: Tensor, scale: Tensor | None, tilt: Tensor | float = 0.0) -> Tensor:
     """The declared rounding of ``value`` with known FP8 scales.
 
-    tilt: relative error of the quotient by the scale; an 8-bit value is often a tie of e4m3, which this decides.
+    tilt: relative error of the quotient by the scale; an 8-bit value is often a tie of e4m3, which this decides. A static
+    scale that is a power of two has none.
     """
     for part in rounding.split("+"):
         if part.startswith("e4m3"):
             assert scale is not None
             code = value / scale
-            value = round_to(code + code.abs() * tilt, "e4m3") * scale
+            if part != "e4m3_per_tensor" or not power_of_two(scale):
+                code = code + code.abs() * tilt
+            value = round_to(code, "e4m3") * scale
         elif part != "none":
             value = round_to(value, part)
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import OrderedDict
 from functools import cached_property
@@ -51,7 +52,7 @@ _KEPT: OrderedDict[int, Unpacked] = OrderedDict()
 
 def unpacked(weight: Operand) -> Unpacked | None:
     """``weight`` in float64, kept for the next call; None when it is larger than LARGEST."""
-    size = weight.data.numel() * 8
+    size = math.prod(weight.shape) * 8
     if size > LARGEST:
         return None
     key = id(weight.data)

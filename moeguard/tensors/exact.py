@@ -1,8 +1,8 @@
 """Exact mode: operands for which every healthy kernel must agree bit for bit, whatever its order of summation.
 
 The gate is saturated (silu(32) = 32 in float32, silu(-256) = -0), everything else is a sparse small integer or a power of
-two, so float32 partial sums are exact. In FP8 recipes the up projection uses {0, +-7 * 2**j}: amax / 448 is then a power of
-two and the dynamic scale is exact.
+two, so float32 partial sums are exact. In recipes whose FP8 scales are dynamic (and in fp8_per_tensor) the intermediate is
+{0, +-7 * 2**j}: amax / 448 is then a power of two and the scale is exact. Static scales are powers of two.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
 from moeguard.quant.blocks import BLOCK
 from moeguard.quant.formats import encode
+from moeguard.tensors import grouped
 from moeguard.tensors.counter import Stream
 from moeguard.tensors.operand import Operand, Weights
 
@@ -23,35 +24,40 @@ GATE_VALUES = (32.0, 64.0, -256.0)
 ROUTING_WEIGHTS = (0.5, 1.0, 2.0)
 #: Non-zero integers per row of X, beside column 0.
 NONZEROS = 6
+#: Recipes in which a row of up has one non-zero, and static scales of the others: of the input, of the intermediate.
+_ONE_HOT = ("fp8_per_tensor", "fp8_block", "mxfp4_fp8")
+_STATIC = {"fp8_per_tensor": (None, 2.0), "int4_fp8": (0.5, 2.0)}
 
 
 def make_weights(case: Case, stream: Stream) -> Weights:
-    """Exact weights of this rank; scales are one, biases absent."""
+    """Exact weights of this rank; FP8 scales are one, those of groups powers of two, biases absent."""
     experts = range(case.first_expert, case.first_expert + case.experts_local)
     hidden, inter, local = case.shape.hidden_size, case.shape.intermediate_size, case.intermediate_local
     part = slice(case.parallel.tp_rank * local, (case.parallel.tp_rank + 1) * local)
-    fp8 = RECIPES[case.recipe].weight_format == "e4m3"
     choice = stream.integers("gate", inter, 0, len(GATE_VALUES), rows=experts)
     values = torch.tensor(GATE_VALUES, device=choice.device)
     gate = torch.zeros(len(experts), inter, hidden, device=choice.device)
     gate[:, :, 0] = values[choice]
     up = _ternary(stream, "up", experts, inter, hidden, 10)
     up[:, :, 0] = 0.0
-    if fp8:  # one non-zero a row keeps h = +-7 * 2**j; the 7 comes from X where the kernel quantises X itself
-        up = _one_hot_rows(stream, experts, inter, hidden) * (1.0 if case.recipe == "fp8_block" else 7.0)
+    if case.recipe in _ONE_HOT:  # one non-zero a row keeps h = +-7 * 2**j; the 7 comes from X where the kernel quantises X itself
+        up = _one_hot_rows(stream, experts, inter, hidden) * (7.0 if case.recipe == "fp8_per_tensor" else 1.0)
     down = _ternary(stream, "down", experts, hidden, inter, 20)
+    static = [None if value is None else torch.tensor([value], device=choice.device)
+              for value in _STATIC.get(case.recipe, (None, None))]
     return Weights(
-        gate=_operand(case, gate[:, part].contiguous()),
-        up=_operand(case, up[:, part].contiguous()) if case.activation.gated else None,
-        down=_operand(case, down[:, :, part].contiguous()),
-        intermediate_scale=torch.tensor([2.0], device=choice.device) if case.recipe == "fp8_per_tensor" else None,
+        gate=_operand(case, stream, "gate", gate[:, part].contiguous()),
+        up=_operand(case, stream, "up", up[:, part].contiguous()) if case.activation.gated else None,
+        down=_operand(case, stream, "down", down[:, :, part].contiguous()),
+        intermediate_scale=static[1], input_scale=static[0],
     )
 
 
 def make_inputs(case: Case, stream: Stream) -> Tensor:
     """Float32 X [T, H]: column 0 is one, NONZEROS other entries of a row are +-1 or +-2.
 
-    In fp8_block they are +-7 or +-14 and column 1 is one of them, so that every 1x128 block has amax = 7 * 2**m.
+    Where the kernel quantises X dynamically they are +-7 or +-14 and column 1 is one of them, so that every 1x128 block, and
+    every row, has amax = 7 * 2**m.
     """
     tokens, hidden = case.shape.num_tokens, case.shape.hidden_size
     x = torch.zeros(tokens, hidden)
@@ -60,7 +66,7 @@ def make_inputs(case: Case, stream: Stream) -> Tensor:
         word = stream.bits("exact-value", tokens * NONZEROS).cpu().view(tokens, NONZEROS)
         where[:, 0] = 1
         x.scatter_(1, where, torch.where(word & 1 == 1, 1.0, -1.0) * torch.where(word & 2 == 2, 2.0, 1.0))
-        if case.recipe == "fp8_block":
+        if RECIPES[case.recipe].numerics.input in ("e4m3_1x128", "e4m3_per_token"):
             x *= 7.0
     x[:, 0] = 1.0
     return x
@@ -87,8 +93,10 @@ def _one_hot_rows(stream: Stream, experts: range, rows: int, columns: int) -> Te
     return up
 
 
-def _operand(case: Case, value: Tensor) -> Operand:
+def _operand(case: Case, stream: Stream, label: str, value: Tensor) -> Operand:
     recipe = RECIPES[case.recipe]
+    if recipe.packed:
+        return grouped.store_exact(case, stream, label, value)
     data = encode(value, recipe.weight_format)
     experts = value.shape[0]
     if recipe.weight_scale == "per_tensor":

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
-from moeguard.quant.blocks import E4M3_MAX, expand_rows, row_scales
+from moeguard.quant.blocks import E4M3_MAX, dynamic_scales
 from moeguard.quant.formats import encode, round_to
 from moeguard.tensors import exact
 from moeguard.tensors.counter import NORMAL_BOUND, Stream
@@ -34,19 +34,19 @@ def make_inputs(case: Case, device: torch.device | str = "cpu") -> Operand:
         scale = torch.tensor([static], dtype=torch.float32, device=value.device)
         value = value / scale
     data = encode(value, recipe.x_format)
-    if recipe.numerics.input == "e4m3_1x128" and case.inputs.kind != "exact":
-        data = decided(data)
+    if recipe.numerics.input in ("e4m3_1x128", "e4m3_per_token") and case.inputs.kind != "exact":
+        data = decided(data, recipe.numerics.input)
     return Operand(lay_out(data, case.layout.kind), scale=scale, format=recipe.x_format)
 
 
-def decided(data: Tensor) -> Tensor:
-    """bf16 ``data`` [T, H] whose 1x128 e4m3 codes no kernel can round either way.
+def decided(data: Tensor, rounding: str = "e4m3_1x128") -> Tensor:
+    """bf16 ``data`` [T, H] whose e4m3 codes (``rounding``: a dynamic one) no kernel can round either way.
 
     A value on the edge between two codes goes by the last bit of the scale, or by whether a kernel divides by it or
     multiplies by its reciprocal; both are healthy. Such values are moved by one step of bf16.
     """
     value = data.double()
-    ratio = value / expand_rows(row_scales(value), data.shape[1])
+    ratio = value / dynamic_scales(value, rounding)
     undecided = round_to(ratio * (1 - _EDGE), "e4m3") != round_to(ratio * (1 + _EDGE), "e4m3")
     return (data.view(torch.int16) ^ undecided.to(torch.int16)).view(torch.bfloat16)
 

@@ -7,15 +7,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from moeguard.quant.blocks import expand_blocks
+from moeguard.quant.blocks import expand_blocks, expand_groups
+from moeguard.quant.e8m0 import decode_e8m0
+from moeguard.quant.formats import FORMATS
+from moeguard.quant.packed import NIBBLES, decode_packed
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A stored tensor.
 
-    data: values in storage dtype (float8_e4m3fn for ``e4m3``). scale: float32 or None; shape [1] for one scale, [E]
-    for one an expert, [E, ceil(R/128), ceil(C/128)] for 128x128 blocks. format: ``bf16 fp16 e4m3 float32``.
+    data: values in storage dtype (float8_e4m3fn for ``e4m3``); four-bit formats: uint8 [E, R, C/2], the even column in the low
+    nibble. scale: None, or float32 [1] for one scale, [E] for one an expert, [E, ceil(R/128), ceil(C/128)] for 128x128 blocks;
+    four-bit formats: one a group of the row, e8m0 as uint8 [E, R, C/32] for ``e2m1``, bf16 [E, R, C/128] for ``int4``.
+    format: ``bf16 fp16 e4m3 float32 e2m1 int4``.
     """
 
     data: Tensor
@@ -23,15 +28,67 @@ class Operand:
     global_scale: Tensor | None = None
     format: str = "bf16"
 
-    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Real values, data * scale, in ``dtype`` and the shape of ``data``; exact in float64."""
-        value = self.data.to(dtype)
+    @property
+    def packed(self) -> bool:
+        """Whether ``data`` holds two codes a byte."""
+        return self.format in NIBBLES
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the values: that of ``data``, with twice the columns where it is packed."""
+        return (*self.data.shape[:-1], self.data.shape[-1] * 2) if self.packed else tuple(self.data.shape)
+
+    @property
+    def maximum(self) -> float:
+        """Largest magnitude of a code."""
+        return NIBBLES[self.format].maximum if self.packed else FORMATS[self.format].maximum
+
+    def codes(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Values without their scale, in ``dtype`` and the operand's ``shape``."""
+        return decode_packed(self.data, self.format, dtype) if self.packed else self.data.to(dtype)
+
+    def scales(self, dtype: torch.dtype = torch.float32) -> Tensor | None:
+        """The scale as real numbers in ``dtype``, shaped as it is stored."""
         if self.scale is None:
+            return None
+        return decode_e8m0(self.scale, dtype) if self.scale.dtype == torch.uint8 else self.scale.to(dtype)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Real values, code * scale, in ``dtype`` and the operand's ``shape``; exact in float64, for four-bit formats in
+        float32 as well.
+        """
+        value, scale = self.codes(dtype), self.scales(dtype)
+        if scale is None:
             return value
-        scale = self.scale.to(dtype)
+        if self.packed:
+            return value * expand_groups(scale, value.shape[-1])
         if scale.dim() == value.dim():
             return value * expand_blocks(scale, value.shape[-2], value.shape[-1])
         return value * scale.reshape(-1, *[1] * (value.dim() - 1))
+
+    def experts(self, index: Tensor | slice) -> Operand:
+        """The operand of some of its experts; one scale for all stays one."""
+        scale = self.scale
+        part = scale[index] if scale is not None and scale.shape[0] > 1 else scale
+        return Operand(self.data[index], part, self.global_scale, self.format)
+
+    def columns(self, expert: Tensor, column: Tensor) -> Tensor:
+        """Real values of column ``column`` [n] of expert ``expert`` [n], float64 [n, R]."""
+        if self.packed:
+            byte = self.data[expert, :, column // 2]
+            value = decode_packed(byte, self.format, torch.float64).view(*byte.shape, 2)
+            value = value[torch.arange(len(column), device=column.device), :, column % 2]
+        else:
+            value = self.data[expert, :, column].double()
+        scale = self.scales(torch.float64)
+        if scale is None:
+            return value
+        if self.packed:
+            return value * scale[expert, :, column // (self.shape[-1] // scale.shape[-1])]
+        if scale.dim() == 1:
+            return value * (scale[expert][:, None] if scale.shape[0] > 1 else scale)
+        rows = scale[expert, :, column // 128].repeat_interleave(128, dim=1)
+        return value * rows[:, : value.shape[1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +96,8 @@ class Weights:
     """Canonical weights of this rank: gate, up [E_local, I, H] (up is None when not gated), down [E_local, H, I].
 
     Biases are float32 operands [E_local, I], [E_local, I], [E_local, H] without scale, or None. intermediate_scale: float32
-    tensor [1], the static scale of the e4m3 intermediate in recipe fp8_per_tensor (value = code * scale), else None.
+    tensor [1], the static scale of the e4m3 intermediate in recipes fp8_per_tensor and int4_fp8 (value = code * scale), else
+    None. input_scale: the same for ``batch.x``, which the kernel quantises itself, in int4_fp8.
     """
 
     gate: Operand
@@ -49,6 +107,7 @@ class Weights:
     up_bias: Operand | None = None
     down_bias: Operand | None = None
     intermediate_scale: Tensor | None = None
+    input_scale: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by a dotted name."""
@@ -58,7 +117,7 @@ class Weights:
             if operand is not None:
                 named |= {f"{name}.data": operand.data, f"{name}.scale": operand.scale,
                           f"{name}.global_scale": operand.global_scale}
-        named["intermediate_scale"] = self.intermediate_scale
+        named |= {"intermediate_scale": self.intermediate_scale, "input_scale": self.input_scale}
         return {f"weights.{name}": tensor for name, tensor in named.items() if tensor is not None}
 
 

@@ -11,7 +11,11 @@ from moeguard.tensors.counter import Stream
 #: Exponents beyond which a healthy kernel would overflow float32 (positive) on its way to the output.
 LARGEST_EXPONENT = 100
 #: What a float16 or a static-scale FP8 layer can take without leaving the format.
-_NARROW = {"fp16": 4, "fp8_per_tensor": 24}
+_NARROW = {"fp16": 4, "fp8_per_tensor": 24, "int4_fp8": 24}
+#: Binades that gate and up of one expert may be apart in mxfp4_fp8. A kernel that folds e8m0 scales into e4m3 weights holds
+#: 11 binades of scales an expert, gate and up together (FlashInfer 0.7.4, _preprocess_humming_e8m0_weight_scale); 5 of them
+#: belong to what the groups of a matrix (4) and the factors of experts (2) spread over, one less than their sum.
+_FOLDED = 6
 
 
 def magnitudes(case: Case, stream: Stream) -> dict[str, Tensor]:
@@ -20,7 +24,8 @@ def magnitudes(case: Case, stream: Stream) -> dict[str, Tensor]:
     ``normal``: within [1/2, 2) so that neighbours differ. ``tiny``: gate and up of every other expert times
     2**-|exponent|. ``zero``: gate and up of one expert times 0. ``bimodal``: experts at 1 or 2**exponent.
     ``heterogeneous``: up times 2**r, down times 2**-r with r spread over [-|exponent|, |exponent|], so that every expert
-    still contributes. ``saturating``: stored codes and, in fp8_per_tensor, the intermediate run into their maximum.
+    still contributes. ``saturating``: stored codes and, where scales are static, the intermediate (and the input that
+    the kernel quantises) run into their maximum.
     Powers of two are exact in every format whose range holds them; results are clipped to that range.
     """
     experts = range(case.first_expert, case.first_expert + case.experts_local)
@@ -49,7 +54,7 @@ def magnitudes(case: Case, stream: Stream) -> dict[str, Tensor]:
 
 
 def largest_up(case: Case) -> float:
-    """Power of two that the static intermediate scale of fp8_per_tensor must follow."""
+    """Power of two that a static intermediate scale must follow."""
     exponent = _clip(case)
     if case.scales.kind == "bimodal" and exponent > 0 and case.activation.gated:
         return float(2.0**exponent)
@@ -61,6 +66,8 @@ def _clip(case: Case) -> int:
     low = -limit if case.recipe in _NARROW else -149
     if case.scales.kind == "heterogeneous" and case.recipe in _NARROW:
         limit, low = 3, -3
+    if case.recipe == "mxfp4_fp8" and case.scales.kind in ("bimodal", "heterogeneous"):
+        limit, low = _FOLDED, -_FOLDED
     return max(low, min(case.scales.exponent, limit))
 
 

@@ -11,7 +11,7 @@ from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
 from moeguard.quant.blocks import BLOCK, E4M3_MAX
 from moeguard.quant.formats import FORMATS, encode
-from moeguard.tensors import exact
+from moeguard.tensors import exact, grouped
 from moeguard.tensors.counter import NORMAL_BOUND, Stream
 from moeguard.tensors.operand import Operand, Weights
 from moeguard.tensors.scaling import largest_up, magnitudes
@@ -20,6 +20,11 @@ from moeguard.tensors.scaling import largest_up, magnitudes
 BANK = 4
 #: Magnitude of ``act(gate) * up`` that the static intermediate scale of fp8_per_tensor is made for.
 INTERMEDIATE_RANGE = 16.0
+#: Static scales of the input and of the intermediate in int4_fp8: powers of two, since kernels multiply by their reciprocal in
+#: bf16. 448 times the first is above every input (1000), 448 times the second (56) above all but outliers.
+INT4_SCALES = 4.0, 0.125
+#: Factors of the static scales of the input and of the intermediate in scales kind ``saturating``.
+TIGHT = 2.0**-10, 2.0**-4
 
 
 def weight_key(case: Case) -> str:
@@ -88,11 +93,7 @@ def make_weights(case: Case, device: torch.device | str = "cpu") -> Weights:
         value = encode(stream.normal(f"{label}-bias", size, rows=experts) * scale, RECIPES[case.recipe].output).float()
         return Operand(value if label == "down" else value[:, part].contiguous(), format="float32")
 
-    intermediate_scale = None
-    if case.recipe == "fp8_per_tensor":
-        tight = 16.0 if case.scales.kind == "saturating" else 1.0
-        base = INTERMEDIATE_RANGE / E4M3_MAX / tight * largest_up(case)
-        intermediate_scale = torch.tensor([base], dtype=torch.float32, device=device)
+    input_scale, intermediate_scale = _static_scales(case, device)
     gated = case.activation.gated
     return Weights(
         gate=projection("gate", inter, hidden),
@@ -102,13 +103,30 @@ def make_weights(case: Case, device: torch.device | str = "cpu") -> Weights:
         up_bias=bias("up", inter, 0.5) if gated else None,
         down_bias=bias("down", hidden, 0.5 / case.parallel.tp_size),
         intermediate_scale=intermediate_scale,
+        input_scale=input_scale,
     )
+
+
+def _static_scales(case: Case, device: torch.device | str) -> tuple[Tensor | None, Tensor | None]:
+    """Scales of the input and of the intermediate, float32 [1]; None where the recipe has none."""
+    tight = TIGHT if case.scales.kind == "saturating" else (1.0, 1.0)
+
+    def one(value: float) -> Tensor:
+        return torch.tensor([value], dtype=torch.float32, device=device)
+
+    if case.recipe == "fp8_per_tensor":
+        return None, one(INTERMEDIATE_RANGE / E4M3_MAX * tight[1] * largest_up(case))
+    if case.recipe == "int4_fp8":
+        return one(INT4_SCALES[0] * tight[0]), one(INT4_SCALES[1] * tight[1] * largest_up(case))
+    return None, None
 
 
 def _store(case: Case, stream: Stream, label: str, words: Tensor, deviation: float, factor: Tensor) -> Operand:
     """Integers in [-510, 510] to a stored operand with standard deviation ``deviation`` times the expert's factor."""
     recipe = RECIPES[case.recipe]
     experts = words.shape[0]
+    if recipe.packed:
+        return grouped.store(case, stream, label, words, deviation, factor)
     if recipe.weight_format != "e4m3":
         form = FORMATS[recipe.weight_format]
         sigma = deviation * NORMAL_BOUND / 510

@@ -20,7 +20,7 @@ from moeguard.tensors.weights import WeightBank
 
 NAMES = tuple(RECIPES)
 #: Rounds within which every boundary value is drawn.
-ROUNDS = {"smoke": 8, "ci": 12}
+ROUNDS = {"smoke": 8, "ci": 24}
 QUICK = settings(max_examples=150, database=None, deadline=None, phases=[Phase.generate],
                  suppress_health_check=list(HealthCheck))
 #: The smallest budget that a profile may have.
@@ -105,7 +105,7 @@ def test_every_kind_is_drawn() -> None:
         "inputs": [case.inputs.kind for case in found], "scales": [case.scales.kind for case in found],
         "weights": [case.weights for case in found], "layout": [case.layout.kind for case in found],
         "format": [case.activation_format for case in found]}.items()}
-    counts = {"recipe": 4, "activation": 7, "routing": 9, "method": 5, "inputs": 7, "scales": 6, "weights": 4,
+    counts = {"recipe": len(NAMES), "activation": 7, "routing": 9, "method": 5, "inputs": 7, "scales": 6, "weights": 4,
               "layout": 3, "format": 2}
     assert {name: len(kinds) for name, kinds in shares.items()} == counts
     assert {case.activation.limit is None for case in found} == {True, False}

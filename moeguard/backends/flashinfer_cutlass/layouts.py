@@ -107,9 +107,8 @@ def _four_bit(library: Any, fc1: Tensor, fc2: Tensor, weights: Weights, case: Ca
 def _int4_activation(weights: Weights, case: Case) -> tuple[Tensor, ...]:
     """Static activation scales of INT4 x FP8: factors on x [H] and on the intermediate [I], no zeros, alpha [E] twice."""
     device, experts = weights.gate.data.device, case.experts_local
-    inputs: Tensor | None = getattr(weights, "input_scale", None)
-    x_scale = torch.ones(1, device=device) if inputs is None else inputs
-    h_scale = torch.ones(1, device=device) if weights.intermediate_scale is None else weights.intermediate_scale
+    x_scale, h_scale = weights.input_scale, weights.intermediate_scale
+    assert x_scale is not None and h_scale is not None
 
     def factors(scale: Tensor, size: int) -> Tensor:
         return (1 / scale).to(torch.bfloat16).expand(size).contiguous()

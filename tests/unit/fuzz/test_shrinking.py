@@ -97,3 +97,10 @@ def test_no_tokens_stay_when_they_are_the_defect() -> None:
     fails: Fails = lambda c: c.shape.num_tokens == 0  # noqa: E731
     small = minimise(failing(fails, "smoke", 1)[0], fails)
     assert small.shape.num_tokens == 0 and small.shape.hidden_size == 8
+
+
+def test_groups_stay_whole() -> None:
+    case = Case.model_validate({"recipe": "int4_fp8", "parallel": {"tp_size": 2, "tp_rank": 1}, "shape": {
+        "num_tokens": 64, "hidden_size": 512, "intermediate_size": 1024, "num_experts": 8, "top_k": 2}})
+    small = minimise(case, lambda candidate: candidate.shape.hidden_size > 200)
+    assert small.recipe == "int4_fp8" and (small.shape.hidden_size, small.intermediate_local) == (256, 128)

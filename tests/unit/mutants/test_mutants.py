@@ -14,6 +14,7 @@ import torch
 
 from moeguard.core.case import Case
 from moeguard.core.finding import KINDS
+from moeguard.core.recipe import RECIPES
 from moeguard.engine.check import check
 from moeguard.mutants.base import Mutant, Pipeline
 from moeguard.mutants.catalogue import CORPUS, MUTANTS, WITHOUT_MUTANT, corpus
@@ -58,7 +59,7 @@ def test_every_kind_of_this_release_has_a_mutant() -> None:
 def test_corpus_is_cheap_and_varied() -> None:
     assert len(set(CORPUS)) == len(CORPUS) >= 16
     assert all(case.shape.num_tokens <= 65 and case.shape.hidden_size <= 200 for case in CORPUS)
-    assert {case.recipe for case in CORPUS} == {"bf16", "fp16", "fp8_per_tensor", "fp8_block"}
+    assert {case.recipe for case in CORPUS} == set(RECIPES)
     assert {case.seed // 7 % 6 for case in CORPUS} == set(range(6))
 
 

@@ -6,16 +6,21 @@ from typing import Any
 
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
+from moeguard.core.recipe import RECIPES as TABLE
 from moeguard.oracle.reference import Reference, make_reference
 from moeguard.tensors.problem import Problem, build_problem
 from moeguard.tensors.weights import WeightBank
 
-RECIPES = ("bf16", "fp16", "fp8_per_tensor", "fp8_block")
+RECIPES = tuple(TABLE)
 
 
 def make_case(recipe: str = "bf16", shape: tuple[int, int, int, int, int] = (17, 64, 32, 8, 2), **fields: Any) -> Case:
+    """A case; H and I are rounded up to what the recipe needs."""
     names = ("num_tokens", "hidden_size", "intermediate_size", "num_experts", "top_k")
-    return Case.model_validate({"recipe": recipe, "shape": dict(zip(names, shape, strict=True)), **fields})
+    sizes = dict(zip(names, shape, strict=True))
+    for name in ("hidden_size", "intermediate_size"):
+        sizes[name] += -sizes[name] % TABLE[recipe].group
+    return Case.model_validate({"recipe": recipe, "shape": sizes, **fields})
 
 
 def problem_of(case: Case) -> Problem:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_cases import RECIPES
+from small_cases import RECIPES, TABLE
 
 from moeguard.oracle.calibration import DECADES, as_json, as_markdown, calibrate, draw_case, upper_bound
 
 
 def test_boundary_executions_raise_no_alarm() -> None:
-    tallies = calibrate(800, 11, RECIPES)
-    assert sum(tally.executions for tally in tallies.values()) == 800
+    tallies = calibrate(840, 11, RECIPES)
+    assert sum(tally.executions for tally in tallies.values()) == 840
     for recipe, tally in tallies.items():
         assert not tally.alarms, (recipe, tally.alarms)
         assert sum(tally.candidates.values()) <= 8, (recipe, tally.candidates)
@@ -42,6 +42,7 @@ def test_drawn_cases_stay_within_the_boundary_shapes() -> None:
         for _ in range(50):
             shape = draw_case(rng, recipe).shape
             assert 1 <= shape.num_tokens <= 127
-            assert 8 <= shape.hidden_size <= 200
-            assert 8 <= shape.intermediate_size <= 128
+            group = TABLE[recipe].group
+            assert 8 <= shape.hidden_size <= (200 if group == 1 else 256) and shape.hidden_size % group == 0
+            assert 8 <= shape.intermediate_size <= (128 if group == 1 else 256) and shape.intermediate_size % group == 0
             assert shape.top_k <= min(8, shape.num_experts)

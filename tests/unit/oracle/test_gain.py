@@ -20,7 +20,9 @@ SHAPE = {"num_tokens": 64, "hidden_size": 192, "intermediate_size": 128, "num_ex
 
 def judged(recipe: str, seed: int = 0) -> tuple[Judge, torch.Tensor]:
     """A judge and a healthy answer."""
-    problem = build_problem(Case.model_validate({"shape": SHAPE, "recipe": recipe, "seed": seed}), WeightBank())
+    hidden = SHAPE["hidden_size"] + -SHAPE["hidden_size"] % RECIPES[recipe].group
+    case = Case.model_validate({"shape": SHAPE | {"hidden_size": hidden}, "recipe": recipe, "seed": seed})
+    problem = build_problem(case, WeightBank())
     numerics = Numerics.of(recipe)
     answer = Emulation(seed).run(problem, numerics)
     return Judge(make_reference(problem, numerics)), answer

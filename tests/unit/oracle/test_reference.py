@@ -23,7 +23,8 @@ from moeguard.tensors.problem import Problem
 def loop(problem: Problem, numerics: Numerics) -> torch.Tensor:
     """The same function as a loop over tokens and slots."""
     case, weights = problem.case, problem.weights
-    x, _ = fake_quantize(problem.flat_x.dequantize(torch.float64), numerics.input, problem.flat_x.scale)
+    x, _ = fake_quantize(problem.flat_x.dequantize(torch.float64), numerics.input,
+                         problem.flat_x.scale if weights.input_scale is None else weights.input_scale)
     gate, down = weights.gate.dequantize(torch.float64), weights.down.dequantize(torch.float64)
     up = None if weights.up is None else weights.up.dequantize(torch.float64)
     biases = [None if b is None else b.dequantize(torch.float64) for b in (weights.gate_bias, weights.up_bias, weights.down_bias)]

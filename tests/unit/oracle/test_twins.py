@@ -15,7 +15,7 @@ from moeguard.oracle.emulation import Emulation
 from moeguard.oracle.judge import Judge
 from moeguard.oracle.noise import input_ties
 from moeguard.oracle.reference import make_reference
-from moeguard.oracle.twins import each_twin, twin_outputs
+from moeguard.oracle.twins import each_twin, round_intermediate, twin_outputs
 from moeguard.tensors.operand import Operand
 
 
@@ -109,3 +109,24 @@ def test_undecided_input_codes_belong_to_kernels_that_quantise_bf16_themselves()
     judge = Judge(reference)
     assert reference.tied.nonzero()[:, 0].tolist() == token.unique().tolist()
     assert all(judge.judge(Emulation(seed).run(given, reference.numerics)).passed for seed in range(4))
+
+
+def test_a_static_power_of_two_leaves_no_tie_open() -> None:
+    problem = problem_of(make_case("int4_fp8", (40, 128, 128, 4, 2)))
+    assert not input_ties(problem, Numerics.of("int4_fp8"))[0].numel()
+    value, scale = torch.tensor([[1.0625, 1.1875]], dtype=torch.float64), torch.tensor([0.125], dtype=torch.float64)
+    for tilt in (-1e-6, 0.0, 1e-6):
+        assert round_intermediate("bf16+e4m3_per_tensor", value, scale, tilt).tolist() == [[1.0, 1.25]]
+    assert round_intermediate("e4m3_per_token", value, scale, 1e-6).tolist() == [[1.125, 1.25]]
+
+
+def test_ties_of_a_scale_per_token_are_noise_where_given() -> None:
+    problem = problem_of(make_case("mxfp4_fp8", (40, 128, 128, 4, 2)))
+    assert not input_ties(problem, Numerics.of("mxfp4_fp8"))[0].numel()  # generated inputs have none
+    data = problem.flat_x.data.clone()
+    data[3] = 0.0
+    data[3, :2] = torch.tensor([7.0, 116 * 7 / 448])
+    operand = Operand(data, format="bf16")
+    given = replace(problem, flat_x=operand, batch=replace(problem.batch, x=operand))
+    token, column, step = input_ties(given, Numerics.of("mxfp4_fp8"))
+    assert (token.tolist(), column.tolist()) == ([3], [1]) and float(step) == 8 * 7 / 448
