@@ -30,7 +30,7 @@ def tuned(session: Session) -> None:
     if type(session.backend).tune is Backend.tune:
         session.note("autotuning", "the backend has no tune()")
         return
-    choice = _tuned_choice(session)
+    choice = tuned_choice(session)
     if choice is None:
         if not any(finding.kind == "vacuous_autotune" for finding in session.findings):
             session.note("autotuning", "tuning kept the default, so it proves nothing about other tactics")
@@ -48,7 +48,7 @@ def force_named(session: Session, name: str) -> None:
         if str(tactic) == name:
             force(session, tactic, "tactics", kind_of_wrong(session))
             return
-    choice = _tuned_choice(session, name)
+    choice = tuned_choice(session, name)
     if choice is not None and str(choice) == name:
         force(session, choice, "tuned", "autotune_mismatch")
     else:
@@ -81,7 +81,7 @@ def offered_by(session: Session) -> Sequence[Hashable]:
         usable(tactic) for tactic in session.backend.tactics(base.prepared, base.problem.batch)]))
 
 
-def _tuned_choice(session: Session, blamed: str | None = None) -> Hashable | None:
+def tuned_choice(session: Session, blamed: str | None = None) -> Hashable | None:
     """What the library's own tuning picks, None when it proved nothing; ``blamed``: the tactic that a crash is reported for."""
     base = session.base
 

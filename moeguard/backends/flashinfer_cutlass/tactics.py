@@ -22,8 +22,9 @@ MIXED: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = tuple(
     for m, n, depths in (*((m, n, 3) for m in (64, 128) for n in (16, 32, 64, 128)), (128, 256, 2), (256, 128, 2), (256, 256, 1))
     for _ in range(depths)
     for cluster in ((1, 1), (2, 1), (1, 2), (2, 2)))
-#: Ampere-style configurations of a 16-bit type.
-AMPERE = 9
+#: Ampere-style configurations of a 16-bit type: CTA tile rows, each with several depths of the pipeline.
+AMPERE_TILES, AMPERE_STAGES = (32, 64, 128), (2, 3, 4)
+AMPERE = len(AMPERE_TILES) * len(AMPERE_STAGES)
 
 
 class Tactic(NamedTuple):
@@ -58,6 +59,12 @@ class Configuration:
     def ampere(self) -> bool:
         """Whether it is no TMA kernel."""
         return self.tile is None
+
+    def __str__(self) -> str:
+        if self.tile is None or self.cluster is None:
+            return f"Ampere-style {self.number}"
+        marks = f"{' swapped' if self.swapped else ''}{' finalize' if self.finalize else ''}"
+        return f"{self.tile[0]}x{self.tile[1]} cluster {self.cluster[0]}x{self.cluster[1]}{marks}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from moeguard.autotune.caps import effective_caps
 from moeguard.autotune.runner_class import runner_class_of
-from moeguard.autotune.statistics import Statistics, choices
+from moeguard.autotune.statistics import Choice, Statistics, choices
 from moeguard.autotune.vacuous import conclude
 from moeguard.backends.flashinfer_cutlass.call import CAP, activation, arguments
 from moeguard.backends.flashinfer_cutlass.layouts import Prepared
@@ -113,10 +113,11 @@ def tune(library: Library, prepared: Prepared, batch: Batch, out: Tensor, *, fus
     inputs = [batch.x.data, prepared.fc1, prepared.biases and prepared.biases[0], prepared.fc2,
               prepared.biases and prepared.biases[1]]
     before = Statistics.of(tuner)
+    read: list[Choice] = []
     with library.autotune(True, **options):
         library.core.cutlass_fused_moe(**arguments(library, prepared, batch, out, fused=fused, cap=cap))
-        read = [choice for op in OPS.values()
-                for choice in choices(tuner, op, [one], type(one).tuning_config, lambda _: inputs, (served,))]
+        for one.gemm_idx_for_tuning, op in OPS.items():  # part of the tuner's key
+            read += choices(tuner, op, [one], type(one).tuning_config, lambda _: inputs, (served,))
     offered = offer(library, prepared, batch, fused=fused)
     done = conclude(before, Statistics.of(tuner), read, {OPS[1]: map(str, offered.gemm1), OPS[2]: map(str, offered.gemm2)})
     if done.vacuous:

@@ -1,0 +1,62 @@
+"""Layers named on the command line: ``Mixtral-8x7B``, ``Mixtral-8x7B/tp2``; and numbers of tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from pydantic import ValidationError
+
+from moeguard.core.case import Case, describe
+from moeguard.core.errors import CaseError, MoeguardError, UnknownNameError
+from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+from moeguard.fuzz.boundaries import LAYERS
+
+#: H, I, E, K and tensor-parallel ranks by the names of the options.
+Sizes = Mapping[str, int]
+
+
+def numbers(tokens: str) -> list[int]:
+    """Distinct numbers of ``1,64,8192``, in increasing order. Raises MoeguardError on anything else."""
+    try:
+        found = sorted({int(part) for part in tokens.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1:
+        raise MoeguardError(f"--tokens: {tokens!r}; allowed: numbers of 1 or more, separated by commas (1,64,8192)")
+    return found
+
+
+def sizes(layer: str) -> Sizes:
+    """Sizes of a model's layer. Raises UnknownNameError, or MoeguardError for ranks that do not divide I."""
+    name, _, ranks = layer.partition("/")
+    if ranks and not re.fullmatch(r"tp[1-9]\d*", ranks):
+        raise MoeguardError(f"--layer: {layer!r}; allowed: MODEL or MODEL/tpN, for example Mixtral-8x7B/tp2")
+    for one in LAYERS:
+        if one.model.lower() == name.lower():
+            return {"hidden": one.hidden_size, "intermediate": one.intermediate_size, "experts": one.num_experts,
+                    "top_k": one.top_k, "tp": int(ranks[2:] or 1)}
+    raise UnknownNameError("--layer", name, [one.model for one in LAYERS])
+
+
+def case(recipe: str, given: Sizes, tokens: int, seed: int, activation: str = "swiglu") -> Case:
+    """One column of a table. Raises CaseError, or MoeguardError that names the option."""
+    if recipe not in (*RECIPES, *PLANNED_RECIPES):
+        raise UnknownNameError("--recipe", recipe, list(RECIPES))
+    for name, value in given.items():
+        if value < 1:
+            raise MoeguardError(f"--{name.replace('_', '-')}: {value}; allowed: 1 or more")
+    if given["top_k"] > given["experts"]:
+        raise MoeguardError(f"--top-k: {given['top_k']} exceeds --experts {given['experts']}")
+    shape = {"num_tokens": tokens, "hidden_size": given["hidden"], "intermediate_size": given["intermediate"],
+             "num_experts": given["experts"], "top_k": given["top_k"]}
+    try:
+        return Case.model_validate({"shape": shape, "recipe": recipe, "activation": {"kind": activation}, "seed": seed,
+                                    "parallel": {"tp_size": given.get("tp", 1)}})
+    except ValidationError as error:
+        raise CaseError(f"--layer: {describe(error)}" if "tp" in given else f"sweep: {describe(error)}") from None
+
+
+def cases(layers: Iterable[str], recipe: str, tokens: str, seed: int, activation: str = "swiglu") -> list[tuple[str, Case]]:
+    """Every layer at every number of tokens, with its name."""
+    return [(layer, case(recipe, sizes(layer), count, seed, activation)) for layer in layers for count in numbers(tokens)]
