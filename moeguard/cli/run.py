@@ -19,6 +19,7 @@ DEFAULT_BUDGET = 60.0
 
 
 def run(
+    context: typer.Context,
     backend: BackendOption = None,
     recipe: Annotated[list[str] | None, typer.Option("--recipe", help="Recipe; repeatable. Default: all.")] = None,
     profile: Annotated[str, typer.Option("--profile", help="smoke, ci, nightly or soak.")] = "ci",
@@ -44,8 +45,9 @@ def run(
     from moeguard.engine.rundir import RunDirectory
 
     if resume is not None:
-        if out is not None:
-            raise MoeguardError("--resume: takes the run directory itself; --out is not allowed beside it")
+        beside = _beside(context, "resume", "as_json")
+        if beside:
+            raise MoeguardError(f"--resume: takes every option from the run directory; {beside[0]} is not allowed beside it")
         directory = RunDirectory.open(resume)
         load_plugins(directory.options.plugins)
         directory.options.check()
@@ -62,3 +64,13 @@ def run(
         timeout=duration(timeout, "--timeout"), plugins=plugins)
     options.check()
     return conduct(RunDirectory.create(out, "run", options), as_json=as_json)
+
+
+def _beside(context: typer.Context, *allowed: str) -> list[str]:
+    """Options of the command line but the allowed ones (by parameter), as they are typed."""
+    given = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in allowed and source is not None and source.name == "COMMANDLINE":
+            given.append(parameter.opts[0])
+    return given

@@ -19,7 +19,7 @@ from typing import Any
 #: Children that were not waited for yet, of any thread.
 _running: set[subprocess.Popen[bytes]] = set()
 #: Why a recipe of the case format alone cannot be run.
-NO_CODEC = "moeguard has no codec for it in this version"
+NO_CODEC = "no codec in this version"
 _CODE = "from moeguard.engine.probe import main; main()"
 
 
@@ -136,7 +136,7 @@ def _names(*plugins: str) -> dict[str, list[str]]:
 def _backend(name: str, *plugins: str) -> dict[str, Any]:
     """Availability of a backend, and for each recipe None, or why no sample case is supported."""
     from moeguard.backends import registry
-    from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+    from moeguard.core.recipe import RECIPES
     from moeguard.engine.samples import refusal
 
     for plugin in plugins:
@@ -145,9 +145,7 @@ def _backend(name: str, *plugins: str) -> dict[str, Any]:
     availability = backend.availability()
     if not availability.available:
         return {"reason": availability.reason or "not available", "recipes": {}}
-    recipes = {recipe: refusal(backend, recipe) for recipe in RECIPES}
-    planned: dict[str, str | None] = dict.fromkeys(PLANNED_RECIPES, NO_CODEC)
-    return {"reason": None, "recipes": recipes | planned}
+    return {"reason": None, "recipes": {recipe: refusal(backend, recipe) for recipe in RECIPES}}
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
