@@ -67,6 +67,8 @@ def diagnose(plugins: Sequence[str] = (), device: str | None = None, *, timeout:
         rows = tuple(row for name, answer in asked.items() for row in _rows(name, answer.result()))
     if names.failure:
         environment["problems"].append(f"the list of backends: {names.failure}")
+    environment["problems"] += [f"{file} replaces the built-in backend {name!r}"
+                                for name, file in (names.data or {"replaced": {}})["replaced"].items()]
     return Diagnosis(environment, rows)
 
 

@@ -126,11 +126,12 @@ def _import(module: str) -> str | None:
     return None if version is None else str(version)
 
 
-def _names(*plugins: str) -> dict[str, list[str]]:
+def _names(*plugins: str) -> dict[str, Any]:
     from moeguard.backends import registry
 
     loaded = [name for plugin in plugins for name in registry.load_plugin(plugin)]
-    return {"names": registry.names(), "from_plugins": loaded}
+    return {"names": registry.names(), "from_plugins": loaded,
+            "replaced": {name: file.name for name, file in registry.replaced(loaded).items()}}
 
 
 def _backend(name: str, *plugins: str) -> dict[str, Any]:

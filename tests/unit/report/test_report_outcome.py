@@ -48,8 +48,8 @@ def test_a_case_that_one_of_two_backends_refuses_was_tested() -> None:
 
 
 def test_reasons_are_a_few_lines_with_recipes_together() -> None:
-    notes = [Noted(scenario=-1, backend="b", recipe=recipe, what="backend", reason="no GPU") for recipe in ("bf16", "fp16")]
-    assert fold(manifest(), [*notes, END]).reasons() == ["b bf16, fp16: backend: no GPU"]
+    notes = [Noted(scenario=-1, backend="b", recipe=recipe, what="case", reason="no GPU") for recipe in ("bf16", "fp16")]
+    assert fold(manifest(), [*notes, END]).reasons() == ["b bf16, fp16: case: no GPU"]
     many = [Noted(scenario=-1, backend="b", recipe="", what=str(number), reason="r") for number in range(9)]
     assert fold(manifest(), [*many, END]).reasons() == [*(f"b: {number}: r" for number in range(4)), "and 5 more reasons"]
     asked = manifest(backends=["mine"], recipes=["bf16"])
