@@ -99,6 +99,12 @@ def test_people_get_one_line_for_the_recipes_without_a_codec(monkeypatch: pytest
     assert out.endswith(f"others: {', '.join(PLANNED_RECIPES)}\n")
 
 
+def test_a_plugin_with_the_name_of_a_built_in_backend_is_a_problem(healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "dup.py").write_text(healthy_plugin.read_text().replace('name = "loop"', 'name = "triton"'))
+    done = cli("doctor", "--plugin", tmp_path / "dup.py", "--device", "cpu", "--json")
+    assert "dup.py replaces the built-in backend 'triton'" in done.data["environment"]["problems"]
+
+
 @pytest.mark.parametrize(("source", "words"), [
     ("import os\nos._exit(3)\n", "exit code 3"), ("import os\nos.abort()\n", "SIGABRT"), ("x = = 1\n", "SyntaxError")])
 def test_a_plugin_that_does_not_import_is_bad_usage(source: str, words: str, tmp_path: Path, cli: Cli) -> None:
