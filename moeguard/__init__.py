@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from moeguard.backends.protocol import Availability, Backend, Refused, Support, Traits
+    from moeguard.backends.protocol import Availability, Backend, Refused, Support, Traits, VacuousTuning
     from moeguard.backends.registry import register
     from moeguard.core.case import Case
     from moeguard.core.errors import MoeguardError
@@ -27,6 +27,7 @@ _EXPORTS = {
     "Refused": "moeguard.backends.protocol",
     "Support": "moeguard.backends.protocol",
     "Traits": "moeguard.backends.protocol",
+    "VacuousTuning": "moeguard.backends.protocol",
     "register": "moeguard.backends.registry",
     "Case": "moeguard.core.case",
     "MoeguardError": "moeguard.core.errors",
@@ -41,7 +42,7 @@ _EXPORTS = {
 
 __all__ = [
     "Availability", "Backend", "Batch", "Case", "Finding", "MoeguardError", "Numerics", "Operand", "Refused", "Support",
-    "Traits", "Verdict", "Weights", "check", "register",
+    "Traits", "VacuousTuning", "Verdict", "Weights", "check", "register",
 ]
 
 

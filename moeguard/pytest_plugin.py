@@ -29,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--moeguard-seed", type=int, metavar="N", help="Seed of the draw. Default: 0.")
     group.addoption("--moeguard-plugin", action="append", metavar="FILE",
                     help="Python file that registers backends; repeatable.")
+    group.addoption("--moeguard-ledger", metavar="FILE",
+                    help="Known findings, which fail no test. Default: packaged.")
     group.addoption("--moeguard-out", metavar="DIR",
                     help="New or empty folder for one run directory a backend and recipe. Default: in the cache.")
 

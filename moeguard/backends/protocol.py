@@ -20,6 +20,14 @@ class Refused(Exception):
     """Raised by a backend that will not run a case; must come before anything is written."""
 
 
+class VacuousTuning(Exception):
+    """Raised by ``Backend.tune`` when the library's tuning ran but measured nothing; the text says why.
+
+    For example: every tactic was skipped, failed or ran out of memory, and the library went on with its default. It is a
+    finding of kind ``vacuous_autotune``, and makes a run without other findings inconclusive.
+    """
+
+
 #: What a backend may raise to refuse a case that it does not support.
 REFUSALS = (Refused, ValueError, NotImplementedError, RuntimeError, AssertionError)
 
@@ -65,7 +73,8 @@ class Traits:
     """What a backend declares about itself; every declaration is tested.
 
     deterministic: equal inputs give equal bits. graph_safe: may be captured in a CUDA graph. batch_invariant: a token's
-    bits do not depend on the other tokens. invalid_ids, duplicate_ids, zero_tokens: ``supported`` (right answer),
+    bits do not depend on the other tokens. noncontiguous: rows of ``batch.x`` and ``out`` with gaps between them.
+    invalid_ids, duplicate_ids, zero_tokens, noncontiguous: ``supported`` (right answer),
     ``unsupported`` (raises before writing); invalid_ids may also be ``drop`` (the slot contributes nothing).
     Raises ValueError on any other value.
     """
@@ -76,12 +85,13 @@ class Traits:
     invalid_ids: Literal["supported", "unsupported", "drop"] = "unsupported"
     duplicate_ids: Literal["supported", "unsupported"] = "supported"
     zero_tokens: Literal["supported", "unsupported"] = "supported"
+    noncontiguous: Literal["supported", "unsupported"] = "supported"
 
     def __post_init__(self) -> None:
         for name in ("deterministic", "graph_safe", "batch_invariant"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"traits.{name}: {getattr(self, name)!r}; allowed: True, False")
-        for name in ("invalid_ids", "duplicate_ids", "zero_tokens"):
+        for name in ("invalid_ids", "duplicate_ids", "zero_tokens", "noncontiguous"):
             allowed = ("supported", "unsupported", *(("drop",) if name == "invalid_ids" else ()))
             if getattr(self, name) not in allowed:
                 raise ValueError(f"traits.{name}: {getattr(self, name)!r}; allowed: {', '.join(allowed)}")
@@ -122,7 +132,18 @@ class Backend(ABC):
         return Numerics.of(case.recipe)
 
     def tune(self, prepared: Any, batch: Batch) -> Hashable | None:
-        """Run the library's own autotuning; the tactic that it chose, None if it kept the default."""
+        """Run the library's own autotuning; the tactic that it chose, None if it kept the default.
+
+        Raises VacuousTuning when the library measured nothing, so that what it chose proves nothing.
+        """
+        return None
+
+    def tuning_caps(self, prepared: Any, batch: Batch, caps: Sequence[int]) -> Sequence[int] | None:
+        """Ask the library to tune for at most so many tokens, for each cap in turn and in this order.
+
+        Launches no kernel, and leaves the library as it was. Returns for each cap the largest number of tokens that the
+        tuner is configured for after it; None when the library has no such state.
+        """
         return None
 
     def executed_tactic(self) -> Hashable | None:

@@ -19,6 +19,8 @@ ENTRY_POINT_GROUP = "moeguard.backends"
 BUILTINS: dict[str, str] = {
     "torch_reference": "moeguard.backends.torch_reference:TorchReference",
     "triton": "moeguard.backends.triton_moe.backend:Triton",
+    "flashinfer_cutlass": "moeguard.backends.flashinfer_cutlass.backend:FlashInferCutlass",
+    "flashinfer_cutlass_unfused": "moeguard.backends.flashinfer_cutlass.backend:FlashInferCutlassUnfused",
 }
 
 _registered: dict[str, Backend] = {}

@@ -20,7 +20,9 @@ def trait_of(case: Case) -> str | None:
     return _TRAIT.get(case.routing.kind)
 
 
-def declared(traits: Traits, case: Case) -> str:
-    """``supported``, ``unsupported`` or ``drop``; ordinary cases are supported."""
+def unsupported(traits: Traits, case: Case) -> str | None:
+    """The trait by which a backend declares ``case`` unsupported: a layout first, then what ``trait_of`` names; else None."""
+    if case.layout.kind != "contiguous" and case.shape.num_tokens and traits.noncontiguous == "unsupported":
+        return "noncontiguous"
     name = trait_of(case)
-    return "supported" if name is None else str(getattr(traits, name))
+    return name if name is not None and getattr(traits, name) == "unsupported" else None

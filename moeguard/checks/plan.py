@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from moeguard.checks.contract import contract
-from moeguard.checks.declared import declared
+from moeguard.checks.declared import unsupported
 from moeguard.checks.metamorphic import metamorphic
 from moeguard.checks.repeat import memory, repeat
 from moeguard.checks.sequence import sequence
 from moeguard.checks.session import ScenarioAborted, Session
 from moeguard.checks.tactics import force_named, tactics, tuned
+from moeguard.checks.tuner import tuner
 from moeguard.checks.values import values, weights_intact
 from moeguard.core.errors import MoeguardError
 
 #: Check groups by name; the order is the order of execution.
 CHECKS = {"values": values, "memory": memory, "repeat": repeat, "tactics": tactics, "tuned": tuned,
-          "metamorphic": metamorphic, "sequence": sequence}
+          "metamorphic": metamorphic, "sequence": sequence, "tuner": tuner}
 #: Names of all groups, for reports and test ids.
 GROUPS = (*CHECKS, "contract")
 
@@ -27,8 +28,9 @@ def run_checks(session: Session, only: frozenset[str] | None = None, tactic: str
     """
     try:
         traits = session.traits()
-        if declared(traits, session.case) == "unsupported":
-            contract(session)
+        probed = unsupported(traits, session.case)
+        if probed is not None:
+            contract(session, probed)
             return
         if tactic is not None:
             values(session)

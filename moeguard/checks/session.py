@@ -224,7 +224,7 @@ class Session:
         finding = Finding(kind=kind, check=check, backend=self.backend.name, case=self.case, sentence=sentence, tactic=name,
                           numbers=numbers)
         self.findings.append(finding)
-        self._emit(Found(scenario=self.scenario, finding=finding.model_dump(mode="json", by_alias=True)))
+        self._emit(Found(scenario=self.scenario, finding=finding.to_data()))
 
     def note(self, what: str, reason: str) -> None:
         """Something that this scenario did not verify."""

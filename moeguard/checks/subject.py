@@ -79,6 +79,7 @@ class Resources:
         self._judges: Recent[dict[Numerics, Judge]] = Recent(kept)
         self._problems: Recent[Problem] = Recent(kept)
         self._digests: Recent[dict[str, int]] = Recent(4 * kept)
+        self._tuning_caps: dict[tuple[int, str], tuple[Backend, tuple[int, ...] | None]] = {}
 
     def problem(self, case: Case) -> Problem:
         """The tensors of ``case``, shared between the backends that run it."""
@@ -100,6 +101,14 @@ class Resources:
         data["shape"].pop("num_tokens")
         key = f"{backend.name}|{id(backend)}|{weight_key(case)}|{data}"
         return self._prepared.get(key, lambda: backend.prepare(weights, case))
+
+    def tuning_caps(self, backend: Backend, recipe: str,
+                    ask: Callable[[], tuple[int, ...] | None]) -> tuple[int, ...] | None:
+        """What ``ask`` answered first for this backend and recipe: state cannot be asked twice."""
+        key = (id(backend), recipe)
+        if key not in self._tuning_caps:
+            self._tuning_caps[key] = backend, ask()  # the backend is held, so that its id stays its own
+        return self._tuning_caps[key][1]
 
     def release(self) -> None:
         """Give back what can be made again, after memory ran out."""

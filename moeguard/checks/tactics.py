@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from moeguard.backends.protocol import Backend
+from moeguard.backends.protocol import Backend, VacuousTuning
+from moeguard.checks.sentence import plain
 from moeguard.checks.session import Execution, Session
 from moeguard.core.finding import Kind
 
@@ -31,7 +32,8 @@ def tuned(session: Session) -> None:
         return
     choice = _tuned_choice(session)
     if choice is None:
-        session.note("autotuning", "tuning kept the default, so it proves nothing about other tactics")
+        if not any(finding.kind == "vacuous_autotune" for finding in session.findings):
+            session.note("autotuning", "tuning kept the default, so it proves nothing about other tactics")
         return
     if choice not in offered_by(session):
         session.note("autotuning", f"tune() chose {choice}, which tactics() does not offer")
@@ -81,10 +83,20 @@ def offered_by(session: Session) -> Sequence[Hashable]:
 
 
 def _tuned_choice(session: Session, blamed: str | None = None) -> Hashable | None:
-    """What the library's own tuning picks; ``blamed``: the tactic that a crash is reported for."""
+    """What the library's own tuning picks, None when it proved nothing; ``blamed``: the tactic that a crash is reported for."""
     base = session.base
-    choice: Hashable | None = session.guarded(
-        "tune", lambda: usable(session.backend.tune(base.prepared, base.problem.batch)), blamed, "tuned")
+
+    def ask() -> Hashable | VacuousTuning | None:
+        try:
+            return usable(session.backend.tune(base.prepared, base.problem.batch))
+        except VacuousTuning as vacuous:
+            return vacuous
+
+    choice: Hashable | VacuousTuning | None = session.guarded("tune", ask, blamed, "tuned")
+    if isinstance(choice, VacuousTuning):
+        reason = plain(choice) or "the backend gave no reason"
+        session.report("vacuous_autotune", "tuned", None, f"tuning proved nothing: {reason}", {"reason": reason})
+        return None
     return choice
 
 

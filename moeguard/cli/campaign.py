@@ -21,7 +21,7 @@ from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Event, Executed, Found, ScenarioFinished
 from moeguard.engine.campaign import Campaign
 from moeguard.engine.rundir import RunDirectory
-from moeguard.report import sweep
+from moeguard.report import known, sweep
 from moeguard.report.glossary import KINDS
 from moeguard.report.outcome import Outcome
 from moeguard.report.writer import write_all
@@ -97,6 +97,9 @@ def show(outcome: Outcome, directory: RunDirectory) -> None:
                       + (f" tactic {escape(finding.tactic)}" if finding.tactic else ""), highlight=False)
         console.print(f"  [dim]{escape(KINDS[finding.kind])}[/]", highlight=False)
         console.print(f"  {escape(finding.sentence)}", highlight=False)
+        entry = known.sentence(outcome.standing, finding)
+        if entry:
+            console.print(f"  [dim]{escape(entry)}[/]", highlight=False, soft_wrap=True)
         console.print(f"  {escape(outcome.replay(finding, str(directory.path)))}", highlight=False, soft_wrap=True)
     colour = {"clean": "green", "findings": "red"}.get(outcome.verdict, "yellow")
     console.print(f"\n[bold {colour}]{outcome.verdict}[/]: {escape(outcome.sentence)}", highlight=False, soft_wrap=True)

@@ -37,7 +37,7 @@ def _options(version: Annotated[bool, typer.Option("--version", callback=_versio
 def main() -> NoReturn:
     """Entry point. Errors that the user caused are one line on stderr and exit code 2."""
     try:
-        code = app(standalone_mode=False)
+        code = app(args=_words(sys.argv[1:]), standalone_mode=False)
         sys.stdout.flush()
     except MoeguardError as error:
         _fail(str(error), error.exit_code)
@@ -58,6 +58,15 @@ def main() -> NoReturn:
             sys.exit(2)
         _fail(str(message()), 2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _words(words: list[str]) -> list[str]:
+    """The command line, where ``--ledger`` of ``replay`` may stand without its value: the packaged ledger."""
+    if words[:1] != ["replay"]:
+        return words
+    behind = [*words[1:], "-"]
+    return ["--ledger=packaged" if word == "--ledger" and after.startswith("-") else word
+            for word, after in zip(words, behind, strict=True)]
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -14,6 +14,11 @@ OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory. De
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda. Default: cuda when there is one.")]
 TimeoutOption = Annotated[str, typer.Option("--timeout", help="Longest time of one call into a backend.")]
 
+LedgerOption = Annotated[str | None, typer.Option(
+    "--ledger", help="File of known findings, or 'packaged'. Default: packaged.")]
+StrictOption = Annotated[bool, typer.Option(
+    "--strict", help="Known findings fail the run too; cases that are known to kill the process are launched.")]
+
 #: Budget of a run that names neither a budget nor a number of cases.
 DEFAULT_BUDGET = 60.0
 
@@ -30,6 +35,8 @@ def run(
     workers: Annotated[int, typer.Option("--workers", help="Worker processes.")] = 1,
     timeout: TimeoutOption = "10s",
     plugin: PluginOption = None,
+    ledger: LedgerOption = None,
+    strict: StrictOption = False,
     out: OutOption = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with an interrupted run; takes its options.")] = None,
     as_json: JsonOption = False,
@@ -61,7 +68,8 @@ def run(
         recipes=tuple(dict.fromkeys(recipe or list(RECIPES))), profile=profile,
         budget=duration(budget) if budget is not None else None if max_cases is not None else DEFAULT_BUDGET,
         max_cases=max_cases, seed=seed, device=device, workers=workers,
-        timeout=duration(timeout, "--timeout"), plugins=plugins)
+        timeout=duration(timeout, "--timeout"), plugins=plugins,
+        ledger=ledger_file(ledger), strict=strict)
     options.check()
     return conduct(RunDirectory.create(out, "run", options), as_json=as_json)
 
@@ -74,3 +82,10 @@ def _beside(context: typer.Context, *allowed: str) -> list[str]:
         if parameter.name not in allowed and source is not None and source.name == "COMMANDLINE":
             given.append(parameter.opts[0])
     return given
+
+
+def ledger_file(name: str | None) -> str | None:
+    """The absolute path of a ledger; None for the packaged one."""
+    from moeguard.ledger.file import PACKAGED
+
+    return None if name is None or name == PACKAGED else str(Path(name).resolve())

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from moeguard.cli.run import DeviceOption, JsonOption, OutOption, PluginOption, TimeoutOption
+from moeguard.cli.run import (
+    DeviceOption,
+    JsonOption,
+    LedgerOption,
+    OutOption,
+    PluginOption,
+    StrictOption,
+    TimeoutOption,
+    ledger_file,
+)
 
 if TYPE_CHECKING:
     from moeguard.core.case import Case
@@ -31,6 +40,8 @@ def sweep(
     device: DeviceOption = None,
     timeout: TimeoutOption = "10s",
     plugin: PluginOption = None,
+    ledger: LedgerOption = None,
+    strict: StrictOption = False,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -51,7 +62,8 @@ def sweep(
     options = Options(
         backends=(backend,), recipes=(recipe,), profile="soak", seed=seed, device=device,
         timeout=duration(timeout, "--timeout"), plugins=tuple(str(file.resolve()) for file in plugin or ()),
-        cases=tuple(case.model_dump(mode="json", by_alias=True) for case in cases), repeat=repeat, sweep=True)
+        cases=tuple(case.model_dump(mode="json", by_alias=True) for case in cases), repeat=repeat, sweep=True,
+        ledger=ledger_file(ledger), strict=strict)
     options.check()
     return conduct(RunDirectory.create(out, "sweep", options), as_json=as_json)
 

@@ -24,6 +24,10 @@ class RunDirectoryError(MoeguardError):
     """A run directory is missing, foreign, damaged, or of a newer version."""
 
 
+class LedgerError(MoeguardError):
+    """A ledger of known findings is missing, malformed, of a newer version, or contradicts itself."""
+
+
 class UnknownNameError(MoeguardError):
     """A backend, recipe, profile or device that does not exist was asked for."""
 

@@ -25,7 +25,7 @@ class Finding(BaseModel):
 
     kind: one of KINDS. check: the check group that saw it. tactic: ``str`` of the tactic, None for the default.
     sentence: one plain sentence. reproduced: True or False after a second try, None before one.
-    known: True when a ledger entry covers it.
+    entry: id of the ledger entry that covers it, None when it is not known.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -38,7 +38,12 @@ class Finding(BaseModel):
     tactic: str | None = None
     numbers: dict[str, Any] = Field(default_factory=dict)
     reproduced: bool | None = None
-    known: bool = False
+    entry: str | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether a ledger entry covers it."""
+        return self.entry is not None
 
     @property
     def recipe(self) -> str:
@@ -47,6 +52,13 @@ class Finding(BaseModel):
 
     @property
     def fingerprint(self) -> str:
-        """Stable identity of the defect: kind, backend, recipe and tactic, but not the case or the check that saw it."""
-        identity = "|".join((self.kind, self.backend, self.recipe, self.tactic or "-"))
+        """Stable identity of the defect: kind, backend, recipe and tactic, but not the case or the check that saw it.
+
+        A known defect has an identity of its own, so that it never stands for an unknown one.
+        """
+        identity = "|".join((self.kind, self.backend, self.recipe, self.tactic or "-", *filter(None, (self.entry,))))
         return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+    def to_data(self) -> dict[str, Any]:
+        """JSON data, as in a ``Found`` event; ``model_validate`` is inverse."""
+        return self.model_dump(mode="json", by_alias=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moeguard.backends import registry
 from moeguard.core.case import Case
@@ -39,6 +39,7 @@ class Campaign:
     def __init__(self, directory: RunDirectory, listener: Callable[[Event], None] = lambda event: None) -> None:
         self._directory, self._listener = directory, listener
         self._options: Options = directory.options
+        self._standing = directory.standing
         self._earlier = 0.0
         self._launched: float | None = None
         self._last = 0.0
@@ -153,12 +154,27 @@ class Campaign:
                 self._emit(_started(entry))
                 if self._launched is None:
                     self._launched = self._last = time.monotonic()
+                if self._barred(entry.job):
+                    continue
                 yield entry.job
 
         for _, event in pool.run(launch()):
             self._last = time.monotonic()
+            if isinstance(event, Found):
+                event = replace(event, finding=self._standing.mark(Finding.model_validate(event.finding)).to_data())
             self._emit(event)
             self._absorb(event)
+
+    def _barred(self, job: Job) -> bool:
+        """Whether the case is known to kill or hang the process: noted, and launched only when asked for."""
+        options = self._options
+        entry = self._standing.deadly(job.backend, job.case)
+        if entry is None or options.strict or (options.cases and not options.sweep):
+            return False
+        self._emit(Noted(scenario=job.scenario, backend=job.backend, recipe=job.case.recipe, what="known crash",
+                         reason=f"not launched: {entry.id} ({entry.reference}): {entry.reason}"))
+        self._emit(ScenarioFinished(scenario=job.scenario, status="refused", executions=0, seconds=0.0))
+        return True
 
     def _absorb(self, event: Event) -> None:
         """Remember what later rounds depend on: new findings to shrink, scenarios lost to a crash or a hang."""
@@ -175,13 +191,17 @@ class Campaign:
                                  reason=f"{SUSPEND_AFTER} scenarios ended in a crash or a hang of the worker"))
 
     def _shrink(self, pool: Pool) -> None:
-        """Reproduce and shrink the round's new findings; their time is not part of the campaign's seconds."""
+        """Reproduce and shrink the round's new findings that fail the run; their time is not part of its seconds.
+
+        A known finding that does not fail the run stays on its first case: its entry holds a small one.
+        """
         start = time.monotonic()
-        waiting = sorted((scenario, key) for key, (scenario, _) in self._fresh.items() if key not in self._handled)
+        waiting = sorted((scenario, key) for key, (scenario, finding) in self._fresh.items()
+                         if key not in self._handled and (self._options.strict or not finding.known))
         for scenario, key in waiting[:SHRINKS_PER_ROUND]:
             self._handled.add(key)
-            minimal = shrink_finding(pool, self._fresh[key][1], self._options)
-            self._emit(Found(scenario=scenario, finding=minimal.model_dump(mode="json", by_alias=True), shrunk=True))
+            minimal = shrink_finding(pool, self._fresh[key][1], self._options, self._standing)
+            self._emit(Found(scenario=scenario, finding=minimal.to_data(), shrunk=True))
         if self._launched is not None:
             pause = time.monotonic() - start
             self._launched += pause

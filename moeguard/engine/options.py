@@ -23,7 +23,8 @@ class Options:
     """What a campaign does. budget: seconds or None. max_cases: drawn cases or None. timeout: seconds for one backend call.
 
     cases: JSON data of given cases (replay) instead of drawn ones. tactic: force this one. repeat: runs of each given case.
-    sweep: force every tactic of the given cases instead of running the checks.
+    sweep: force every tactic of the given cases instead of running the checks. ledger: file of known findings, None for
+    the packaged one. strict: known findings fail the run too, and cases that are known to kill the process are launched.
     """
 
     backends: tuple[str, ...]
@@ -40,6 +41,8 @@ class Options:
     tactic: str | None = None
     repeat: int = 1
     sweep: bool = False
+    ledger: str | None = None
+    strict: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """JSON data."""

@@ -174,7 +174,7 @@ class Pool:
         if not explained:
             finding = Finding(kind=kind, check=calling.check, backend=job.backend, case=job.case, tactic=calling.tactic,
                               sentence=f"{calling.what} {what}", numbers={"call": calling.what})
-            yield Found(scenario=job.scenario, finding=finding.model_dump(mode="json", by_alias=True))
+            yield Found(scenario=job.scenario, finding=finding.to_data())
         if job.swept is not None and calling.tactic not in job.swept | worker.swept:
             yield Swept(scenario=job.scenario, tactic=calling.tactic, outcome=kind)
             worker.lost, worker.calling, worker.since = kind, None, time.monotonic()

@@ -15,6 +15,8 @@ from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Event
 from moeguard.engine.journal import read_journal
 from moeguard.engine.options import Options
+from moeguard.ledger.file import Ledger
+from moeguard.ledger.standing import Standing
 
 SCHEMA = 1
 
@@ -27,8 +29,12 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path | None, command: str, options: Options) -> RunDirectory:
-        """Make a new one at ``path``, or at ``reports/<run-id>``. Raises RunDirectoryError when that is impossible."""
+        """Make a new one at ``path``, or at ``reports/<run-id>``. Raises RunDirectoryError when that is impossible.
+
+        The manifest takes over what the ledger says today. Raises LedgerError when the ledger cannot be read.
+        """
         started = datetime.now(timezone.utc)
+        standing = Standing.of(Ledger.load(options.ledger), options.backends, started.date())
         run_id = f"{started:%Y%m%d-%H%M%S}-{command}-{secrets.token_hex(3)}"
         target = path or Path("reports") / run_id
         try:
@@ -39,7 +45,7 @@ class RunDirectory:
             target.mkdir(parents=True, exist_ok=True)
             manifest = {"schema": SCHEMA, "run_id": run_id, "moeguard": __version__, "command": command,
                         "options": options.to_data(), "environment": fingerprint(options.device),
-                        "started": started.isoformat(timespec="seconds")}
+                        "started": started.isoformat(timespec="seconds"), "ledger": standing.to_data()}
             _write_manifest(target, manifest, fresh=fresh)
         except OSError as error:
             raise RunDirectoryError(f"--out: {target} cannot be written ({error.strerror})") from None
@@ -60,15 +66,21 @@ class RunDirectory:
             raise RunDirectoryError(f"{file}: schema {found!r} is not supported; allowed: {SCHEMA}")
         try:
             Options.from_data(manifest["options"])
+            Standing.from_data(manifest.get("ledger"))
             manifest["run_id"], manifest["command"], manifest["environment"]["arch"]
         except (KeyError, TypeError, ValueError):
-            raise RunDirectoryError(f"{file}: damaged (options, run_id, command or environment)") from None
+            raise RunDirectoryError(f"{file}: damaged (options, ledger, run_id, command or environment)") from None
         return cls(path, manifest)
 
     @property
     def options(self) -> Options:
         """The options that the run was started with."""
         return Options.from_data(self.manifest["options"])
+
+    @property
+    def standing(self) -> Standing:
+        """What the ledger said when the run was started."""
+        return Standing.from_data(self.manifest.get("ledger"))
 
     @property
     def journal(self) -> Path:

@@ -9,20 +9,33 @@ from moeguard.engine.options import Options
 from moeguard.engine.pool import Pool
 from moeguard.engine.worker import Job
 from moeguard.fuzz.shrinking import minimise
+from moeguard.ledger.standing import Standing
 
 #: Scenarios that one shrink may cost; fewer when each costs a worker.
 CALLS, COSTLY_CALLS = 80, 12
-#: Replays of a race: it goes by its rate, and is not shrunk.
+#: Kinds that do not depend on the sizes of a case: a race goes by its rate, a tuning takes long and fails for its own reasons.
+NOT_SHRUNK = ("nondeterministic", "vacuous_autotune")
+#: Replays of a race.
 RACE_REPLAYS = 5
 
 
-def shrink_finding(pool: Pool, finding: Finding, options: Options) -> Finding:
-    """The finding on its minimal case, with ``reproduced`` set. A finding that does not come back is returned as it is."""
+def shrink_finding(pool: Pool, finding: Finding, options: Options, standing: Standing | None = None) -> Finding:
+    """The finding on its minimal case, with ``reproduced`` set. A finding that does not come back is returned as it is.
+
+    It stays what it is to the ledger: an unknown finding does not shrink into a known one, nor the reverse. A case that
+    another entry says to kill the process is not tried.
+    """
+    standing = standing or Standing()
     seen: dict[Case, Finding] = {}
     whole = False
 
     def fails(case: Case) -> bool:
-        again = replay(pool, finding, case, whole=whole)
+        deadly = standing.deadly(finding.backend, case)
+        if deadly is not None and deadly.id != finding.entry and not options.strict:
+            return False
+        if standing.mark(finding.model_copy(update={"case": case})).entry != finding.entry:
+            return False
+        again = replay(pool, finding, case, standing, whole=whole)
         if again is not None:
             seen[case] = again
         return again is not None
@@ -32,7 +45,7 @@ def shrink_finding(pool: Pool, finding: Finding, options: Options) -> Finding:
         whole = True  # it may need the calls of the other checks before it
         if not any(fails(finding.case) for _ in range(tries)):
             return finding.model_copy(update={"reproduced": False})
-    if finding.kind != "nondeterministic" and not options.cases:
+    if finding.kind not in NOT_SHRUNK and not options.cases:
         calls = COSTLY_CALLS if finding.kind in ("crash", "hang") else CALLS
         minimal = minimise(finding.case, fails, max_calls=calls)
     else:
@@ -40,13 +53,16 @@ def shrink_finding(pool: Pool, finding: Finding, options: Options) -> Finding:
     return seen.get(minimal, finding).model_copy(update={"reproduced": True})
 
 
-def replay(pool: Pool, finding: Finding, case: Case, *, whole: bool = False) -> Finding | None:
-    """Run ``case`` with the check that saw ``finding``, or ``whole``; the same kind of finding by the same tactic, or None."""
+def replay(pool: Pool, finding: Finding, case: Case, standing: Standing, *, whole: bool = False) -> Finding | None:
+    """Run ``case`` with the check that saw ``finding``, or ``whole``.
+
+    Returns the same kind of finding by the same tactic, known or unknown as ``finding`` is; None when there is none.
+    """
     forced = finding.tactic if finding.check in ("tactics", "tuned") and not whole else None
     only = None if finding.check == "contract" or whole else frozenset({finding.check})
     for event in pool.run_one(Job(-1, finding.backend, case, only=only, tactic=forced)):
         if isinstance(event, Found):
-            again = Finding.model_validate(event.finding)
-            if (again.kind, again.tactic) == (finding.kind, finding.tactic):
+            again = standing.mark(Finding.model_validate(event.finding))
+            if (again.kind, again.tactic, again.entry) == (finding.kind, finding.tactic, finding.entry):
                 return again
     return None

@@ -1,8 +1,9 @@
-"""Mutants that break what they declare about unusual routing: duplicate and invalid ids, NaN logits, no tokens."""
+"""Mutants that break what they declare of unusual calls: duplicate and invalid ids, NaN logits, no tokens, row gaps."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -172,6 +173,23 @@ class ZeroTokensWrite(Mutant):
         return super().begin(prepared, batch, out, tactic, workspace)
 
 
+class RowGapsIgnored(Mutant):
+    """Reads rows with gaps as if there were none, though it declares that it refuses them."""
+
+    name = "mutant_row_gaps_ignored"
+    expected: ClassVar[frozenset[str]] = frozenset({"layout_contract"})
+    trigger: ClassVar[Trigger] = {"layout": {"kind": "noncontiguous"}}
+
+    def traits(self, case: Case, tactic: Hashable | None = None) -> Traits:
+        return Traits(invalid_ids="drop", noncontiguous="unsupported")
+
+    def begin(self, prepared: Prepared, batch: Batch, out: Tensor, tactic: Hashable | None,
+              workspace: Tensor | None) -> Call:
+        data = batch.x.data
+        dense = replace(batch.x, data=data.as_strided(data.shape, (data.shape[1], 1), data.storage_offset()))
+        return super().begin(prepared, replace(batch, x=dense), out, tactic, workspace)
+
+
 BROKEN_CONTRACT: tuple[type[Mutant], ...] = (
     NegativeIdWraps, LargeIdClamps, InvalidIdsSilent, DuplicatesDropped, DuplicatesBeyondFused, DuplicatesSilent,
-    RefusesLate, RefusesWithLookupError, NanLogitsLeak, ZeroTokensRaise, ZeroTokensWrite)
+    RefusesLate, RefusesWithLookupError, NanLogitsLeak, ZeroTokensRaise, ZeroTokensWrite, RowGapsIgnored)

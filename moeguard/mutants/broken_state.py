@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from moeguard.backends.protocol import Traits
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
 from moeguard.mutants.base import Call, Mutant, Prepared, Slots, Trigger
-from moeguard.tensors.operand import Weights
+from moeguard.tensors.operand import Batch, Weights
 
 STALE = frozenset({"stale_state"})
 #: One call in this many is hit by the race.
@@ -187,6 +188,28 @@ class FalseBatchInvariance(Mutant):
         return self.project(call, "down", expert, self.quantise(call, self.activate(call, gate, up)))
 
 
+class StickyCap(Mutant):
+    """A cached class method sets the token cap of the tuner, so a cap that was asked for before does nothing (flashinfer)."""
+
+    name = "mutant_sticky_cap"
+    expected: ClassVar[frozenset[str]] = STALE
+
+    def tuning_caps(self, prepared: Prepared, batch: Batch, caps: Sequence[int]) -> Sequence[int]:
+        class Runner:
+            cap = 0
+
+            @classmethod
+            @cache
+            def refine(cls, cap: int) -> None:
+                cls.cap = cap
+
+        found = []
+        for cap in caps:
+            Runner.refine(cap)
+            found.append(Runner.cap)
+        return found
+
+
 BROKEN_STATE: tuple[type[Mutant], ...] = (
     PreviousOutput, CachedAnswer, CachedRouting, CachedWeights, CounterNotReset, FirstCallWrong, StaleRows, RacyTile,
-    FalseDeterminism, FalseBatchInvariance)
+    FalseDeterminism, FalseBatchInvariance, StickyCap)

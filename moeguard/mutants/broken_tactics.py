@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from moeguard.backends.protocol import VacuousTuning
 from moeguard.core.case import Case
 from moeguard.mutants.base import Call, Mutant, Prepared, Trigger
 from moeguard.mutants.split import Split
@@ -150,6 +151,27 @@ class TuneLeaks(Split, Mutant):
         call.out.copy_(value)
 
 
+class TuningProvesNothing(Split, Mutant):
+    """The clock of the tuner is missing, so that every tactic is skipped and the default stays."""
+
+    name = "mutant_tuning_proves_nothing"
+    expected: ClassVar[frozenset[str]] = frozenset({"vacuous_autotune"})
+
+    def tune(self, prepared: Prepared, batch: Batch) -> Hashable | None:
+        seconds: dict[str, float] = {}
+        for choice in self.choices:
+            try:
+                seconds[choice] = self._time(choice)
+            except RuntimeError:
+                continue
+        if not seconds:
+            raise VacuousTuning(f"each of the {len(self.choices)} tactics failed while it was timed")
+        return min(seconds, key=seconds.__getitem__)
+
+    def _time(self, tactic: str) -> float:
+        raise RuntimeError("the timing kernel cannot be built")
+
+
 BROKEN_TACTICS: tuple[type[Mutant], ...] = (
     TacticWrongTile, TacticNotFinite, TacticUnwritten, TacticRaises, DefaultWrong, TacticIgnored, PairShifted,
-    TunedUnlisted, TuneLeaks)
+    TunedUnlisted, TuneLeaks, TuningProvesNothing)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -15,6 +16,12 @@ from moeguard.core.case import Case
 from moeguard.mutants.base import Call, Pipeline, Prepared, Slots
 from moeguard.mutants.split import Split
 from moeguard.tensors.operand import Batch, Operand, Weights
+
+
+@cache
+def buckets(cap: int) -> tuple[int, ...]:
+    """Token counts up to ``cap`` that are tuned for; without a side effect, so remembering them is harmless."""
+    return (*(1 << exponent for exponent in range(cap.bit_length() - 1)), cap)
 
 
 class HealthyPlain(Pipeline):
@@ -60,6 +67,29 @@ class HealthyTactics(Split):
 
     def tune(self, prepared: Prepared, batch: Batch) -> Hashable | None:
         return self.choices[batch.x.data.shape[0] % len(self.choices)]
+
+
+class HealthyTuning(Split):
+    """Its tuner passes over a tactic that cannot be timed, and works with the cap that was asked for last."""
+
+    name = "healthy_tuning"
+
+    def tune(self, prepared: Prepared, batch: Batch) -> Hashable | None:
+        return next(choice for choice in reversed(self.choices) if choice != "thirds")
+
+    def tuning_caps(self, prepared: Prepared, batch: Batch, caps: Sequence[int]) -> Sequence[int]:
+        class Runner:
+            cap = 0
+
+            @classmethod
+            def refine(cls, cap: int) -> None:
+                cls.cap = buckets(cap)[-1]
+
+        found = []
+        for cap in caps:
+            Runner.refine(cap)
+            found.append(Runner.cap)
+        return found
 
 
 class HealthyCaching(Pipeline):
@@ -188,5 +218,5 @@ class HealthyTwoPasses(Pipeline):
 
 
 HEALTHY_COMPUTATIONS: tuple[type[Backend], ...] = (
-    HealthyPlain, HealthyReversed, HealthyPermuted, HealthyTactics, HealthyCaching, HealthyWorkspace, HealthyFused,
+    HealthyPlain, HealthyReversed, HealthyPermuted, HealthyTactics, HealthyTuning, HealthyCaching, HealthyWorkspace, HealthyFused,
     HealthyLateScales, HealthyPadded, HealthyTwoPasses)

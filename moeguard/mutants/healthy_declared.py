@@ -127,7 +127,7 @@ class HealthyRowWise(Pipeline):
 
 
 class HealthyRefusing(Pipeline):
-    """Supports FP8 without biases only, and refuses unusual ids and empty batches before it writes."""
+    """Supports FP8 without biases only, and refuses unusual ids, empty batches and row gaps before it writes."""
 
     name = "healthy_refusing"
 
@@ -137,13 +137,16 @@ class HealthyRefusing(Pipeline):
         return Support.no("no biases") if case.weights.bias else super().supports(case)
 
     def traits(self, case: Case, tactic: Hashable | None = None) -> Traits:
-        return Traits(invalid_ids="unsupported", duplicate_ids="unsupported", zero_tokens="unsupported")
+        return Traits(invalid_ids="unsupported", duplicate_ids="unsupported", zero_tokens="unsupported",
+                      noncontiguous="unsupported")
 
     def begin(self, prepared: Prepared, batch: Batch, out: Tensor, tactic: Hashable | None,
               workspace: Tensor | None) -> Call:
         call = super().begin(prepared, batch, out, tactic, workspace)
         if not out.shape[0]:
             raise ValueError("num_tokens must be positive")
+        if not (batch.x.data.is_contiguous() and out.is_contiguous()):
+            raise ValueError("rows must be contiguous")
         ids = call.ids.sort(1).values
         if bool(((ids < 0) | (ids >= call.case.shape.num_experts)).any()):
             raise Refused("expert id out of range")

@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from moeguard.backends import registry
 from moeguard.core.events import Event, Executed, Found
 from moeguard.core.finding import MEMORY_KINDS, Finding
 from moeguard.engine.campaign import Campaign
 from moeguard.engine.rundir import RunDirectory
+from moeguard.engine.samples import refusal
 from moeguard.plugin.settings import Settings
+from moeguard.report import known
 from moeguard.report.outcome import Outcome, fold
 from moeguard.report.text import count, number
 from moeguard.report.writer import write, write_all
@@ -27,6 +30,7 @@ NOTES = {"tactics": "tactics", "tuned": "autotuning"}
 ABSENT = {
     "contract": "no drawn case has what the backend declares as unsupported",
     "tactics": "the backend offers none", "tuned": "the backend has no tuning of its own, or kept the default",
+    "tuner": "the backend tells nothing about the state of its tuner",
 }
 
 
@@ -41,13 +45,35 @@ class Result:
 
     @property
     def refusal(self) -> str | None:
-        """Why nothing was launched: the backend cannot run here, or supports no drawn case; None otherwise."""
+        """Why nothing can be launched: the backend cannot run here, or declines the recipe altogether; None otherwise.
+
+        A backend that takes a sample of the recipe but none of the drawn cases is no refusal: its checks were not executed.
+        """
         (cell,) = self.outcome.cells
-        return str(cell["reason"]) if cell["status"] == "refused" else None
+        if cell["status"] != "refused":
+            return None
+        if not self.outcome.cases:
+            return str(cell["reason"])
+        return _declined(str(cell["backend"]), str(cell["recipe"]))
+
+    @property
+    def emptiness(self) -> str | None:
+        """Why nothing was executed; None when something was."""
+        if self.outcome.executions:
+            return None
+        (cell,) = self.outcome.cells
+        reason = str(cell["reason"] or self.outcome.sentence)
+        if cell["status"] != "refused":
+            return reason
+        return f"the backend takes the recipe, but all of {count(self.outcome.cases, 'drawn case')} were refused: {reason}"
 
     def findings(self, group: str) -> list[Finding]:
         """Failing findings that the group saw, as the campaign shrank them."""
         return [one for one in self.outcome.failing if one.fingerprint in self.found.get(group, ())]
+
+    def known(self, group: str) -> list[Finding]:
+        """Findings that the group saw and that the ledger covers."""
+        return [one for one in self.outcome.findings if one.known and one.fingerprint in self.found.get(group, ())]
 
     def absence(self, group: str) -> str | None:
         """Why the group executed nothing; None when it did execute or find something."""
@@ -63,8 +89,10 @@ class Result:
                             for name, value in finding.numbers.items())
         tactic = "" if finding.tactic is None else f", tactic {finding.tactic}"
         reproduced = {True: "yes", False: "no", None: "not tried"}[finding.reproduced]
+        entry = known.sentence(self.outcome.standing, finding)
         return (f"{finding.kind}: {finding.backend}, {finding.recipe}{tactic}\n{finding.sentence}\n"
-                f"seen {count(self.outcome.hits[finding.fingerprint], 'time')}, reproduced: {reproduced}\n"
+                + (f"{entry}\n" if entry else "")
+                + f"seen {count(self.outcome.hits[finding.fingerprint], 'time')}, reproduced: {reproduced}\n"
                 f"numbers:\n{numbers or '  none'}\n"
                 f"case: {where}/cases/{finding.case.fingerprint}.json\n{finding.case.to_json(indent=None)}\n"
                 f"replay: {self.outcome.replay(finding, where)}")
@@ -143,7 +171,16 @@ def _by_group(events: list[Event]) -> tuple[Counter[str], dict[str, set[str]]]:
     return executions, found
 
 
+def _declined(backend: str, recipe: str) -> str | None:
+    """Why the backend declines every sample of the recipe, as ``moeguard doctor`` asks; None when it takes one."""
+    try:
+        return refusal(registry.get(backend), recipe)
+    except Exception:  # no answer is no refusal: the campaign has journaled what supports() raised
+        return None
+
+
 def properties(result: Result, group: str) -> list[tuple[str, Any]]:
     """What JUnit tells about a group."""
     return [("executions", result.executions[group]), ("findings", len(result.findings(group))),
+            *(("known", f"{one.kind}: {one.entry}") for one in result.known(group)),
             ("run_directory", str(result.directory))]

@@ -56,6 +56,8 @@ class Check(pytest.Item):
         self.user_properties += properties(result, self.name)
         executions, cases = count(result.executions[self.name], "execution"), count(result.outcome.cases, "case")
         self.add_report_section("call", "moeguard", f"{executions}; {cases} drawn for the cell; {result.directory}")
+        for finding in result.known(self.name):
+            self.add_report_section("call", "moeguard known finding", result.describe(finding))
         findings = result.findings(self.name)
         if findings:
             raise Failure("\n\n".join(result.describe(finding) for finding in findings))
@@ -64,10 +66,8 @@ class Check(pytest.Item):
     def _executed(self, result: Result) -> None:
         if result.refusal is not None:
             pytest.skip(f"{self.backend} {self.recipe}: {result.refusal}")
-        if not result.outcome.executions:
-            (cell,) = result.outcome.cells
-            reason = cell["reason"] or result.outcome.sentence
-            raise Failure(f"{self.backend} {self.recipe} executed no check: {reason}")
+        if result.emptiness is not None:
+            raise Failure(f"{self.backend} {self.recipe} executed no check: {result.emptiness}")
         reason = result.absence(self.name)
         if reason is not None:
             pytest.skip(f"{self.name}: {reason}")

@@ -17,17 +17,21 @@ from moeguard.core.errors import OWN_BACKEND, MoeguardError, PluginError
 from moeguard.core.recipe import RECIPES
 from moeguard.engine.options import Options, chosen_device
 from moeguard.engine.plugins import load_plugins
+from moeguard.ledger.file import PACKAGED, Ledger
 
 #: Seconds of drawing and judging that one backend and recipe get.
 BUDGET = "3s"
 #: What follows ``--moeguard-``.
-OPTIONS = ("backend", "recipe", "profile", "budget", "seed", "plugin", "out")
+OPTIONS = ("backend", "recipe", "profile", "budget", "seed", "plugin", "ledger", "out")
 KEY = pytest.StashKey["Settings"]()
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """backends, recipes: names. plugins: resolved paths. budget: seconds of a cell. out: None for pytest's cache."""
+    """backends, recipes: names. plugins: resolved paths. budget: seconds of a cell. out: None for pytest's cache.
+
+    ledger: resolved path, None for the packaged one.
+    """
 
     backends: tuple[str, ...]
     recipes: tuple[str, ...]
@@ -36,12 +40,13 @@ class Settings:
     seed: int
     plugins: tuple[str, ...]
     device: str
+    ledger: str | None
     out: Path | None
 
     def options(self, backend: str, recipe: str) -> Options:
         """Options of the campaign of one cell."""
         return Options(backends=(backend,), recipes=(recipe,), profile=self.profile, budget=self.budget, seed=self.seed,
-                       device=self.device, plugins=(*self.plugins, *_origin(backend, self.plugins)))
+                       device=self.device, plugins=(*self.plugins, *_origin(backend, self.plugins)), ledger=self.ledger)
 
 
 def settings(config: pytest.Config) -> Settings:
@@ -58,7 +63,9 @@ def _read(config: pytest.Config) -> Settings:
     here = config.invocation_params.dir
     plugins = tuple(str((here / file).resolve()) for file in config.getoption("moeguard_plugin") or ())
     load_plugins(plugins)
-    out = config.getoption("moeguard_out")
+    out, ledger = config.getoption("moeguard_out"), config.getoption("moeguard_ledger")
+    ledger = None if ledger in (None, PACKAGED) else str((here / ledger).resolve())
+    Ledger.load(ledger)
     seed = config.getoption("moeguard_seed")
     made = Settings(
         backends=_split(config.getoption("moeguard_backend")) or tuple(registry.names()),
@@ -66,7 +73,7 @@ def _read(config: pytest.Config) -> Settings:
         profile=config.getoption("moeguard_profile") or "smoke",
         budget=duration(config.getoption("moeguard_budget") or BUDGET),
         seed=0 if seed is None else seed, plugins=plugins, device=chosen_device(None),
-        out=None if out is None else here / out)
+        ledger=ledger, out=None if out is None else here / out)
     Options(backends=made.backends, recipes=made.recipes, profile=made.profile, budget=made.budget, seed=made.seed,
             device=made.device).check()
     return made

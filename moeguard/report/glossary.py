@@ -17,7 +17,7 @@ KINDS: dict[Kind, str] = {
     "vacuous_autotune": "Tuning ran, but chose nothing or chose among nothing.",
     "autotune_mismatch": "The answer with the tuned tactic is wrong, or differs from the default's beyond rounding.",
     "nondeterministic": "The same call on the same input gave different answers.",
-    "stale_state": "An answer depends on an earlier call.",
+    "stale_state": "An answer, or the range that is tuned for, depends on an earlier call.",
     "workspace_dependence": "The answer depends on what the workspace held before the call.",
     "batch_variance": "A token's answer depends on the other tokens of the batch.",
     "metamorphic": "A change of the input with a known effect on the output had another effect.",

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from moeguard.core.events import Event
 from moeguard.core.finding import Finding
-from moeguard.report import coverage, frames, glossary, numbers, placemap, plots, sweep
+from moeguard.report import coverage, frames, glossary, known, numbers, placemap, plots, sweep
 from moeguard.report.markdown import drawn, versions
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, duration, line, number, printable, yes_no
@@ -48,6 +48,8 @@ def render(outcome: Outcome, events: Iterable[Event], run_dir: str, frame: pd.Da
                for cell in sorted(outcome.cells, key=lambda one: one["status"] != "executed")],
         sweep=sweep.table(outcome.tactics) if outcome.tactics else None,
         findings=[_finding(outcome, finding, run_dir) for finding in outcome.findings],
+        ledger=known.rows(outcome.standing, outcome.findings),
+        ledger_header=known.HEADER,
         errors=plots.errors(frame),
         token_plot=plots.tokens(frame),
         buckets=buckets,
@@ -76,12 +78,12 @@ def _template() -> Template:
 
 
 def _facts(outcome: Outcome) -> list[tuple[str, str]]:
-    known = sum(finding.known for finding in outcome.findings)
+    covered = sum(finding.known for finding in outcome.findings)
     return [
         ("executions", number(outcome.executions)),
         ("cases", number(outcome.cases) + (f" ({number(outcome.refused)} refused)" if outcome.refused else "")),
         ("cells executed", f"{sum(cell['executions'] > 0 for cell in outcome.cells)} of {len(outcome.cells)}"),
-        ("findings", number(len(outcome.findings)) + (f" ({known} known)" if known else "")),
+        ("findings", number(len(outcome.findings)) + (f" ({covered} known)" if covered else "")),
         ("not verified", number(len(outcome.not_verified))),
         ("duration", duration(outcome.seconds)),
     ]
@@ -136,6 +138,7 @@ def _finding(outcome: Outcome, finding: Finding, run_dir: str) -> dict[str, Any]
     return {
         "value": finding,
         "meaning": glossary.KINDS[finding.kind],
+        "entry": known.sentence(outcome.standing, finding),
         "hits": outcome.hits[finding.fingerprint],
         "fails": finding in outcome.failing,
         "replay": outcome.replay(finding, run_dir),

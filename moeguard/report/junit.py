@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from moeguard.core.finding import Finding
+from moeguard.report import known
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, line, printable, yes_no
 
@@ -48,11 +49,14 @@ def _properties(outcome: Outcome) -> Iterator[tuple[str, Any]]:
     for name in ("run_id", "moeguard", "command"):
         yield name, outcome.manifest.get(name)
     options = outcome.settings
-    for name in ("profile", "seed", "device", "budget", "max_cases"):
+    for name in ("profile", "seed", "device", "budget", "max_cases", "strict"):
         yield name, options.get(name)
     environment = outcome.manifest.get("environment", {})
     for name in ("arch", "gpu", "cuda", "driver", "python", "platform"):
         yield name, environment.get(name)
+    if outcome.standing.entries:
+        yield "ledger", outcome.standing.source
+        yield "ledger_sha256", outcome.standing.sha256
     yield from sorted((f"package {name}", value) for name, value in environment.get("packages", {}).items())
 
 
@@ -96,8 +100,10 @@ def _headline(findings: list[Finding]) -> str:
 
 
 def _proof(outcome: Outcome, finding: Finding, run_dir: str) -> str:
+    entry = known.sentence(outcome.standing, finding)
     return printable("\n".join([
         f"{finding.kind}: {finding.sentence}",
+        *([entry] if entry else []),
         f"fingerprint: {finding.fingerprint}",
         f"tactic: {'default' if finding.tactic is None else finding.tactic}",
         f"seen: {count(outcome.hits[finding.fingerprint], 'time')}; reproduced: {yes_no(finding.reproduced)}",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from moeguard.core.finding import Finding
-from moeguard.report import glossary, numbers, sweep
+from moeguard.report import glossary, known, numbers, sweep
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, duration, line, number, printable, yes_no
 
@@ -23,6 +23,9 @@ def render(outcome: Outcome, run_dir: str) -> str:
     if outcome.findings:
         parts.append("## Findings")
         parts += [_finding(outcome, finding, run_dir) for finding in outcome.findings]
+    if outcome.standing.entries:
+        parts.append("## Ledger of known findings\n\n" + _table(
+            known.HEADER, known.rows(outcome.standing, outcome.findings), right=(5,)))
     parts.append(_not_verified(outcome))
     return "\n\n".join(parts) + "\n"
 
@@ -71,13 +74,14 @@ def _cells(outcome: Outcome) -> str:
 
 
 def _finding(outcome: Outcome, finding: Finding, run_dir: str) -> str:
-    known = " (known)" if finding.known else ""
+    mark = " (known)" if finding.known else ""
     tactic = "default tactic" if finding.tactic is None else f"tactic {escape(finding.tactic)}"
     facts = (f"{escape(finding.backend)}, {finding.recipe}, {tactic}, check {escape(finding.check)}; fingerprint "
              f"{finding.fingerprint}; seen {count(outcome.hits[finding.fingerprint], 'time')}; "
              f"reproduced: {yes_no(finding.reproduced)}")
     command = printable(outcome.replay(finding, run_dir)).replace("\n", "\n    ")
-    paragraphs = [f"### {escape(finding.kind)}{known}", escape(glossary.KINDS[finding.kind]), escape(finding.sentence),
+    paragraphs = [f"### {escape(finding.kind)}{mark}", escape(known.sentence(outcome.standing, finding)),
+                  escape(glossary.KINDS[finding.kind]), escape(finding.sentence),
                   escape(numbers.brief(finding.numbers)), facts, f"    {command}"]
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
 

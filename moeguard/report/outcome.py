@@ -14,23 +14,27 @@ from moeguard.core.case import describe
 from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Event, Found
 from moeguard.core.finding import KINDS, Finding
-from moeguard.report import evidence, replay, sweep
+from moeguard.ledger.standing import Standing
+from moeguard.report import evidence, known, replay, sweep
 from moeguard.report.history import History, gather
 from moeguard.report.text import count, line
 
 EXIT_CODES = {"clean": 0, "findings": 1, "inconclusive": 3}
 INTERRUPTED = 130
+#: The kind of finding that leaves open whether anything is wrong.
+VACUOUS = "vacuous_autotune"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a run amounts to. The same events in another order of scenarios give an equal outcome.
 
-    manifest: the run's manifest. verdict: ``clean``, ``findings`` (any that fails the run) or ``inconclusive`` (nothing
-    was executed). executions, cases: counts. refused: cases that every backend refused. seconds: first launch to last
-    verdict. findings: one for each fingerprint.
+    manifest: the run's manifest. verdict: ``findings`` (any that fails the run, vacuous tunings aside), ``inconclusive``
+    (nothing was executed, or a tuning was vacuous, known or not) or ``clean``. executions, cases: counts. refused: cases
+    that every backend refused. seconds: first launch to last verdict. findings: one for each fingerprint.
     hits: how often each fingerprint was seen. cells, not_verified: JSON objects, see moeguard.report.evidence.
     tactics: rows of a sweep, see moeguard.report.sweep; None when the run is none.
+    standing: what the ledger said when the run was started.
     complete: the run came to its own end. interrupted: it was ended by Ctrl-C and not resumed to its end.
     """
 
@@ -47,6 +51,7 @@ class Outcome:
     tactics: tuple[dict[str, Any], ...] | None
     complete: bool
     interrupted: bool
+    standing: Standing
 
     @property
     def options(self) -> dict[str, Any]:
@@ -72,10 +77,10 @@ class Outcome:
     @property
     def sentence(self) -> str:
         """The outcome in one or two plain sentences."""
-        known = sum(finding.known for finding in self.findings)
+        number = sum(finding.known for finding in self.findings)
         ran = sum(cell["executions"] > 0 for cell in self.cells)
         found = (f"{count(len(self.findings), 'finding') if self.findings else 'No findings'}"
-                 f"{f' ({known} known)' if known else ''}")
+                 f"{f' ({number} known)' if number else ''}")
         more = f" ({self.refused:,} more {'was' if self.refused == 1 else 'were'} refused)" if self.refused else ""
         text = (f"{found} in {count(self.executions, 'execution')} of {count(self.cases - self.refused, 'case')}{more} "
                 f"on {count(ran, 'cell')}.")
@@ -86,6 +91,8 @@ class Outcome:
                     else "Nothing was executed, so nothing was verified.")
             if self.refused:
                 text += f" {count(self.refused, 'case')} {'was' if self.refused == 1 else 'were'} refused."
+        if self.verdict == "inconclusive" and _vacuous(self.findings):
+            text = f"A tuning proved nothing, so what is tuned was not verified. {text}"
         if self.interrupted:
             return f"{text} The run was interrupted and can be resumed."
         return text if self.complete else f"{text} The run did not come to its end and can be resumed."
@@ -121,7 +128,11 @@ class Outcome:
         return replay.command(finding, run_dir, [str(plugin) for plugin in self.options.get("plugins") or ()])
 
     def item(self, finding: Finding, run_dir: str) -> dict[str, Any]:
-        """The JSON object of one finding, as in the ``findings`` of ``to_data``."""
+        """The JSON object of one finding, as in the ``findings`` of ``to_data``.
+
+        ``ledger`` is there when an entry covers it, see moeguard.report.known.
+        """
+        entry = known.item(self.standing, finding)
         return {
             "kind": finding.kind,
             "fingerprint": finding.fingerprint,
@@ -133,10 +144,11 @@ class Outcome:
             "replay": self.replay(finding, run_dir),
             "reproduced": finding.reproduced,
             "known": finding.known,
+            **({} if entry is None else {"ledger": entry}),
         }
 
     def to_data(self, run_dir: str) -> dict[str, Any]:
-        """The JSON object of ``moeguard run --json``; a sweep adds ``tactics``.
+        """The JSON object of ``moeguard run --json``; a sweep adds ``tactics``, entries about its backends ``ledger``.
 
         run_dir: the run directory as the reader can reach it.
         """
@@ -150,6 +162,7 @@ class Outcome:
             "cells": list(self.cells),
             "not_verified": list(self.not_verified),
             **({} if self.tactics is None else {"tactics": list(self.tactics)}),
+            **({"ledger": known.to_data(self.standing, self.findings)} if self.standing.entries else {}),
         }
 
 
@@ -169,7 +182,8 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
     for scenario in history.drawn:
         assert scenario.started is not None
         draws[scenario.started.draw].append(scenario.finished is not None and scenario.finished.status == "refused")
-    verdict = "findings" if _failing(manifest, findings) else "clean" if verified else "inconclusive"
+    wrong = any(finding.kind != VACUOUS for finding in _failing(manifest, findings))
+    verdict = "findings" if wrong else "clean" if verified and not _vacuous(findings) else "inconclusive"
     return Outcome(
         manifest=manifest,
         verdict=verdict,
@@ -184,12 +198,17 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
         tactics=tactics,
         complete=history.complete,
         interrupted=bool(history.endings) and not history.complete,
+        standing=Standing.from_data(manifest.get("ledger")),
     )
 
 
 def _failing(manifest: dict[str, Any], findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     strict = bool(manifest.get("options", {}).get("strict"))
     return tuple(finding for finding in findings if strict or not finding.known)
+
+
+def _vacuous(findings: tuple[Finding, ...]) -> bool:
+    return any(finding.kind == VACUOUS for finding in findings)
 
 
 def _seconds(history: History) -> float:
@@ -217,13 +236,13 @@ def _parse(event: Found) -> Finding:
 
 
 def _merge(group: list[tuple[Found, Finding]]) -> Finding:
-    """The shrunk form when there is one, else that of the smallest scenario; known only when every form of it is."""
+    """The shrunk form when there is one, else that of the smallest scenario; all are covered by the same entry, or by none."""
     chosen = min(group, key=lambda pair: (not pair[0].shrunk, pair[0].scenario))[1]
     tried = {finding.reproduced for _, finding in group}
     reproduced = chosen.reproduced
     if reproduced is None:
         reproduced = True if True in tried else False if False in tried else None
-    return chosen.model_copy(update={"reproduced": reproduced, "known": all(finding.known for _, finding in group)})
+    return chosen.model_copy(update={"reproduced": reproduced})
 
 
 def _rank(finding: Finding) -> tuple[bool, int, str, str, str, str]:

@@ -49,6 +49,13 @@ def test_the_wheel_is_what_runs(python: Path, tmp_path: Path) -> None:
     assert str(ROOT / "moeguard") not in done.stdout and "site-packages" in done.stdout, done.stderr
 
 
+def test_the_packaged_ledger(python: Path, tmp_path: Path) -> None:
+    done = call(python, tmp_path, "-m", "moeguard", "replay", "--ledger", "--backend", "flashinfer_cutlass", "--device", "cpu",
+                "--json")
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert json.loads(done.stdout)["entries"]
+
+
 def test_smoke_campaign(python: Path, tmp_path: Path) -> None:
     done = call(python, tmp_path, "-m", "moeguard", "run", "--backend", "torch_reference", "--profile", "smoke",
                 "--max-cases", 12, "--device", "cpu", "--json", "--out", tmp_path / "run")

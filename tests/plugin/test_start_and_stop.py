@@ -39,7 +39,7 @@ def test_without_the_flag_nothing_heavy_is_imported(
 
 def test_help_and_marker_are_described(pytester: pytest.Pytester, environment: None) -> None:
     text = pytester.runpytest_subprocess(*LOADED, "--help").stdout.str()
-    for option in ("backend", "recipe", "profile", "budget", "seed", "plugin", "out"):
+    for option in ("backend", "recipe", "profile", "budget", "seed", "plugin", "ledger", "out"):
         assert f"--moeguard-{option}=" in text
     assert "@pytest.mark.moeguard(" in pytester.runpytest_subprocess(*LOADED, "--markers").stdout.str()
 

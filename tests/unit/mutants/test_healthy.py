@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from moeguard.backends.protocol import REFUSALS, Backend
+from moeguard.checks.declared import unsupported
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
 from moeguard.mutants.catalogue import CORPUS, HEALTHY
@@ -37,12 +38,7 @@ def judge_of(case: Case, numerics: Numerics) -> Judge:
 
 def undeclared(backend: Backend, case: Case) -> bool:
     """Whether the backend declares that it refuses the case."""
-    traits, kind = backend.traits(case), case.routing.kind
-    if case.shape.num_tokens == 0:
-        return traits.zero_tokens == "unsupported"
-    if kind == "invalid_ids":
-        return traits.invalid_ids == "unsupported"
-    return kind in ("duplicate_ids", "nan_logits") and traits.duplicate_ids == "unsupported"
+    return unsupported(backend.traits(case), case) is not None
 
 
 def run(backend: Backend, case: Case, tactic: Hashable | None, fill: float) -> Tensor:

@@ -104,7 +104,8 @@ def rich(scenarios: int = 400, seed: int = 0, kinds: int = 6) -> list[Event]:
         if backend != "torch_reference" and draw.random() < 0.06:
             kind, check, proof = draw.choice(defects[:kinds])
             here = [finding(kind, of=of, backend=backend, check=check, tactic=tactic, numbers=proof,
-                            reproduced=draw.choice([True, True, False, None]), known=kind == "routing_contract",
+                            reproduced=draw.choice([True, True, False, None]),
+                            entry="an-entry" if kind == "routing_contract" else None,
                             sentence=f"{backend} with {recipe}: {kind.replace('_', ' ')} at T = {of.shape.num_tokens}, "
                                      "first seen in row 12 and column 63.")]
             numbers = numbers | {"max_z": 812.4, "rms_z": 31.2, "rho": 44.0} if kind == "mismatch" else numbers

@@ -67,7 +67,7 @@ def test_refused_is_skipped_and_empty_is_an_error() -> None:
 
 
 def test_known_finding_is_an_expected_failure_unless_strict() -> None:
-    events = scenario(0, findings=[finding(known=True)])
+    events = scenario(0, findings=[finding(entry="an-entry")])
     case = by_name(read(events))["moeguard::mine::bf16::accuracy"]
     assert [child.tag for child in case] == ["skipped"]
     assert [child.tag for child in by_name(read(events, strict=True))["moeguard::mine::bf16::accuracy"]] == ["failure"]

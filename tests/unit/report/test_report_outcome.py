@@ -47,6 +47,23 @@ def test_a_case_that_one_of_two_backends_refuses_was_tested() -> None:
     assert (fold(manifest(), events).cases, fold(manifest(), events).refused) == (1, 0)
 
 
+def test_a_vacuous_tuning_is_inconclusive_known_or_not() -> None:
+    for known in (False, True):
+        vacuous = finding("vacuous_autotune", entry="an-entry" if known else None)
+        outcome = fold(manifest(), [*scenario(0), *scenario(1, findings=[vacuous]), END])
+        assert (outcome.verdict, outcome.exit_code) == ("inconclusive", 3)
+        assert outcome.sentence.startswith("A tuning proved nothing, so what is tuned was not verified. 1 finding")
+        assert [item["kind"] for item in outcome.to_data("r")["findings"]] == ["vacuous_autotune"]
+
+
+def test_a_vacuous_tuning_hides_no_other_finding() -> None:
+    both = [*scenario(0, findings=[finding("vacuous_autotune"), finding("mismatch")]), END]
+    assert (fold(manifest(), both).verdict, fold(manifest(), both).exit_code) == ("findings", 1)
+    known = [*scenario(0, findings=[finding("vacuous_autotune"), finding("mismatch", entry="an-entry")]), END]
+    assert fold(manifest(), known).exit_code == 3
+    assert fold(manifest(strict=True), known).exit_code == 1
+
+
 def test_reasons_are_a_few_lines_with_recipes_together() -> None:
     notes = [Noted(scenario=-1, backend="b", recipe=recipe, what="case", reason="no GPU") for recipe in ("bf16", "fp16")]
     assert fold(manifest(), [*notes, END]).reasons() == ["b bf16, fp16: case: no GPU"]
@@ -63,10 +80,10 @@ def test_finding_fails_the_run_even_without_an_execution() -> None:
 
 
 def test_known_findings_fail_only_a_strict_run() -> None:
-    events = [*scenario(0, findings=[finding(known=True)]), END]
+    events = [*scenario(0, findings=[finding(entry="an-entry")]), END]
     assert fold(manifest(), events).exit_code == 0
     assert fold(manifest(strict=True), events).exit_code == 1
-    assert fold(manifest(), [*events, found(0, finding(known=False))]).exit_code == 1
+    assert fold(manifest(), [*events, found(0, finding())]).exit_code == 1
 
 
 def test_interrupted_then_resumed() -> None:
@@ -187,7 +204,7 @@ def test_not_verified_is_counted_once_for_each_reason() -> None:
 
 
 def test_findings_that_fail_the_run_come_first() -> None:
-    values = [finding("unwritten_output", check="memory", known=True), finding("hang", check="watchdog"),
+    values = [finding("unwritten_output", check="memory", entry="an-entry"), finding("hang", check="watchdog"),
               finding("non_finite")]
     outcome = fold(manifest(), [*scenario(0, findings=values), END])
     assert [one.kind for one in outcome.findings] == ["non_finite", "hang", "unwritten_output"]

@@ -71,7 +71,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 
 
 def test_summary_says_what_ran_and_what_did_not() -> None:
-    value = finding(sentence="Row 3 | column 4\n is <b>wrong</b> `x`.", known=True,
+    value = finding(sentence="Row 3 | column 4\n is <b>wrong</b> `x`.", entry="an-entry",
                     numbers={"max_z": 18.0, "max_z_row": 3, "max_z_column": 4, "tau": 5.5, "rules": ["element"]})
     events = [*scenario(0, findings=[value]), *refused(1, reason="needs a|b"), RunFinished(seconds=75.0)]
     text = markdown.render(fold(manifest(), events), "reports/x")

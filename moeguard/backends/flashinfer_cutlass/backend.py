@@ -1,0 +1,213 @@
+"""The backends ``flashinfer_cutlass`` and ``flashinfer_cutlass_unfused``: what they take, declare, run and tune."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from moeguard.backends.flashinfer_cutlass import tuning, witness
+from moeguard.backends.flashinfer_cutlass.call import ACTIVATIONS, CAP
+from moeguard.backends.flashinfer_cutlass.layouts import Prepared, prepare
+from moeguard.backends.flashinfer_cutlass.library import BUILT, built_recipes, load, refusal
+from moeguard.backends.flashinfer_cutlass.tactics import DEFAULT, Configuration, Tactic, configuration, expected, singles
+from moeguard.backends.protocol import Availability, Backend, Refused, Support, Traits
+from moeguard.core.case import Case
+from moeguard.core.numerics import Numerics
+from moeguard.tensors.operand import Batch, Weights
+
+#: Elements that H and the I of a rank must be multiples of, per recipe (the binding's alignment checks).
+ALIGNMENT = {"bf16": 8, "fp16": 8, "fp8_per_tensor": 16, "fp8_block": 128, "mxfp4_bf16": 128, "mxfp4_fp8": 128,
+             "int4_fp8": 128}
+
+
+class FlashInferCutlass(Backend):
+    """``flashinfer.fused_moe.cutlass_fused_moe`` on SM90 with ``use_fused_finalize``, as serving engines call it.
+
+    The call is made as it comes: ids, layouts and token counts are not checked first.
+    """
+
+    name = "flashinfer_cutlass"
+    fused: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._executed: Hashable | None = None
+        self._witnessed: dict[tuple[int, int, Tactic], Hashable | None] = {}
+        self._offers: dict[tuple[int, int], tuning.Offer] = {}
+
+    def availability(self) -> Availability:
+        reason = refusal()
+        return Availability.yes() if reason is None else Availability.no(reason)
+
+    def supports(self, case: Case) -> Support:
+        unit, built = ALIGNMENT.get(case.recipe), built_recipes()
+        if unit is None:
+            return Support.no(f"no CUTLASS kernel on SM90 for recipe {case.recipe}")
+        if built is not None and case.recipe not in built:
+            return Support.no(f"the FlashInfer module was built without {case.recipe} ({BUILT})")
+        if case.activation_format != "standard":
+            return Support.no("the standard activation format only")
+        for name, size in (("hidden_size", case.shape.hidden_size), ("intermediate_size", case.intermediate_local)):
+            if size % unit:
+                return Support.no(f"{name} {size} of a rank is not a multiple of {unit}")
+        if case.weights.bias and case.parallel.tp_rank:
+            return Support.no("biases are added on tensor-parallel rank 0 only")
+        factor = not case.weights.bias and case.activation.kind != "swiglu_oai"
+        if case.recipe == "fp8_per_tensor" and case.activation.gated and not factor:
+            return Support.no("gate and up share one scale in the kernel; with biases or swiglu_oai that of up is no factor")
+        return Support.yes()
+
+    def traits(self, case: Case, tactic: Hashable | None = None) -> Traits:
+        """Engines rely on all of it.
+
+        duplicate ids: NaN router logits of padded rows select one expert K times (vllm#39391). No tokens: an idle
+        data-parallel rank (sglang#38773). Ids outside of the rank are skipped, by expert parallelism and for -1. Rows with
+        gaps are not documented, and engines do not pass them. The fused finalize adds with atomics.
+        """
+        finalize = _is_finalize(self._configurations(case, tactic))
+        return Traits(deterministic=not finalize, invalid_ids="drop", noncontiguous="unsupported")
+
+    def numerics(self, case: Case, tactic: Hashable | None = None) -> Numerics:
+        """GEMM1 writes its result in the output's dtype, but for the fused Ampere-style kernels; so does each expert of GEMM2.
+
+        The finalize epilogue adds the weighted expert outputs in the output's dtype. e4m3 products of fp8_block pass through
+        bf16 before they are quantised.
+        """
+        numerics = Numerics.of(case.recipe)
+        narrow: Literal["bf16", "fp16"] = "fp16" if case.recipe == "fp16" else "bf16"
+        first, second = self._configurations(case, tactic)
+        direct = first is not None and first.ampere and (
+            not case.activation.gated or _fused_gate(case))
+        numerics = replace(numerics, projection="none" if direct else narrow, expert_output=narrow)
+        if _is_finalize((first, second)):
+            numerics = replace(numerics, combine="output")
+        if case.recipe == "fp8_block":
+            numerics = replace(numerics, intermediate="bf16+e4m3_1x128")
+        if "fp8" in case.recipe:
+            numerics = replace(numerics, accumulate="fp8_hopper")
+        return numerics
+
+    def prepare(self, weights: Weights, case: Case) -> Prepared:
+        return prepare(weights, case, load())
+
+    def tactics(self, prepared: Prepared, batch: Batch) -> tuple[Tactic, ...]:
+        """Each tactic of one stage with the other at its default, then the pairs that the tuner chose for these weights."""
+        if prepared.case.recipe == "fp8_block":
+            return ()  # one configuration is wired into the library, whatever is asked for
+        offer, known = self._offer(prepared, batch), expected(prepared.case.recipe, fused=self.fused)
+        if known is not None and known != offer.counts:
+            raise RuntimeError(f"the runner lists {offer.counts.gemm1} + {offer.counts.gemm2} tactics where the table of this "
+                               f"adapter has {known.gemm1} + {known.gemm2}")
+        return (*singles(list(offer.gemm1), list(offer.gemm2)), *prepared.tuned.values())
+
+    def workspace_bytes(self, prepared: Prepared, batch: Batch) -> int:
+        library = load()
+        assert batch.topk_ids is not None
+        tokens, top_k = batch.topk_ids.shape
+        if not library.release.workspace or not tokens:
+            return 0
+        case = prepared.case
+        return int(library.module.cutlass_fused_moe_workspace_size(
+            tokens, case.shape.hidden_size, case.intermediate_local, case.shape.num_experts, top_k, x_dtype=prepared.x_dtype,
+            weight_dtype=prepared.fc1.dtype, output_dtype=prepared.output_dtype,
+            activation_type=getattr(library.core.ActivationType, ACTIVATIONS[case.activation.kind]),
+            tp_size=case.parallel.tp_size, tp_rank=case.parallel.tp_rank, ep_size=case.parallel.ep_size,
+            ep_rank=case.parallel.ep_rank, use_fused_finalize=self.fused, **prepared.flags))
+
+    def run(self, prepared: Prepared, batch: Batch, out: Tensor, *, tactic: Hashable | None = None,
+            workspace: Tensor | None = None) -> None:
+        if batch.topk_ids is None:
+            raise Refused("the batched activation format is not supported")
+        library, chosen = load(), _named(tactic)
+
+        def call() -> None:
+            tuning.call(library, prepared, batch, out, chosen, fused=self.fused, workspace=workspace)
+
+        key = (id(prepared), batch.topk_ids.shape[0], chosen)
+        if tactic is None or key in self._witnessed:
+            call()
+        else:
+            names = witness.record(call)
+            self._witnessed[key] = self._seen(prepared, batch, chosen, names)
+        self._executed = None if tactic is None else self._witnessed[key]
+
+    def executed_tactic(self) -> Hashable | None:
+        return self._executed
+
+    def tune(self, prepared: Prepared, batch: Batch) -> Tactic | None:
+        """FlashInfer's ``autotune`` for the bucket of this batch; None where it kept the default of both stages."""
+        if prepared.case.recipe == "fp8_block" or batch.topk_ids is None or not batch.topk_ids.shape[0]:
+            return None
+        out = torch.empty(batch.x.data.shape, dtype=prepared.output_dtype, device=batch.topk_ids.device)
+        library = load()
+        found = tuning.tune(library, prepared, batch, out, fused=self.fused, cap=CAP)
+        choice = Tactic(*(-1 if found[stage] is None else int(found[stage]) for stage in tuning.OPS))
+        if choice == DEFAULT:
+            return None
+        prepared.tuned[tuning.bucket(library, batch.topk_ids.shape[0], CAP)] = choice
+        return choice
+
+    def _offer(self, prepared: Prepared, batch: Batch) -> tuning.Offer:
+        assert batch.topk_ids is not None
+        key = (id(prepared), batch.topk_ids.shape[1])
+        if key not in self._offers:
+            self._offers[key] = tuning.offer(load(), prepared, batch, fused=self.fused)
+        return self._offers[key]
+
+    def _configurations(self, case: Case, tactic: Hashable | None) -> tuple[Configuration | None, Configuration | None]:
+        """What runs in the two stages; None where ids select nothing or nothing is known of them."""
+        chosen = _named(tactic)
+        counts = expected(case.recipe, fused=self.fused)
+        if counts is None:
+            return None, None
+        return configuration(counts, 1, chosen.gemm1), configuration(counts, 2, chosen.gemm2)
+
+    def _seen(self, prepared: Prepared, batch: Batch, chosen: Tactic, names: list[str]) -> Hashable | None:
+        """``chosen`` when the kernels that ran are its own, what ran otherwise; None when the names do not tell."""
+        kernels = witness.gemms(names)
+        wanted = self._configurations(prepared.case, chosen)
+        if len(kernels) != 2 or None in wanted:
+            return None
+        for kernel, configured in zip(kernels, wanted, strict=True):
+            assert configured is not None
+            if not witness.agrees(kernel, configured):
+                return f"{[(one.shape, one.cluster, one.finalize, one.ampere) for one in kernels]}"
+        return chosen
+
+
+class FlashInferCutlassUnfused(FlashInferCutlass):
+    """The same with ``use_fused_finalize=False``, the library's deterministic setting."""
+
+    name = "flashinfer_cutlass_unfused"
+    fused = False
+
+    def availability(self) -> Availability:
+        found = super().availability()
+        if found.available and not load().release.fused_finalize:
+            return Availability.no(f"FlashInfer {load().release.version} has no use_fused_finalize")
+        return found
+
+
+def _named(tactic: Hashable | None) -> Tactic:
+    """The pair behind a tactic or its ``str``. Raises ValueError for anything else."""
+    if tactic is None:
+        return DEFAULT
+    if isinstance(tactic, Tactic):
+        return tactic
+    parts: Any = str(tactic).strip("()").split(",")
+    if len(parts) != 2 or not all(part.strip().lstrip("-").isdigit() for part in parts):
+        raise ValueError(f"tactic {tactic!r}; allowed: a pair of ids such as (3, -1)")
+    return Tactic(int(parts[0]), int(parts[1]))
+
+
+def _is_finalize(stages: tuple[Configuration | None, Configuration | None]) -> bool:
+    return stages[1] is not None and stages[1].finalize
+
+
+def _fused_gate(case: Case) -> bool:
+    """Whether the Ampere-style kernels apply a gated activation to their float32 sums (``supportsFusedGatedActivation``)."""
+    sizes = (case.shape.hidden_size, case.intermediate_local)
+    return case.activation.kind in ("swiglu", "geglu") and not any(size % 64 for size in sizes)

@@ -1,0 +1,142 @@
+"""Canonical weights in the layout of ``cutlass_fused_moe``: [up; gate] rows, block scales and 4-bit layouts as it takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moeguard.core.case import Case
+from moeguard.core.recipe import RECIPES
+from moeguard.tensors.operand import Operand, Weights
+
+#: What FlashInfer calls the packed 4-bit types, and the weight elements of one scale.
+_FOUR_BIT = {"mxfp4_bf16": ("fp4", 32), "int4_fp8": ("int4", 128)}
+#: Fixed factor of the MXFP4 x FP8 epilogue, from FlashInfer's ``prepare_cutlass_humming_weights``.
+_HUMMING_FACTOR = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Arguments of the call that do not change with the batch.
+
+    fc1 [E_local, 2I or I, H] and fc2 [E_local, H, I] (4-bit: packed, last axis halved). scales: ``quant_scales``, or in
+    fp8_per_tensor what they are made of. flags: further keyword arguments. weights: kept alive, because tensors are shared.
+    """
+
+    case: Case
+    fc1: Tensor
+    fc2: Tensor
+    scales: tuple[Tensor, ...]
+    biases: tuple[Tensor, Tensor] | None
+    flags: dict[str, Any]
+    weights: Weights
+    tuned: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def output_dtype(self) -> torch.dtype:
+        """Dtype of ``out``."""
+        return torch.float16 if RECIPES[self.case.recipe].output == "fp16" else torch.bfloat16
+
+    @property
+    def x_dtype(self) -> torch.dtype:
+        """Dtype of the input."""
+        return {"fp16": torch.float16, "fp8_per_tensor": torch.float8_e4m3fn}.get(self.case.recipe, torch.bfloat16)
+
+
+def prepare(weights: Weights, case: Case, library: Any, *, interleave: bool | None = None) -> Prepared:
+    """The layout for ``case``. interleave: of 4-bit weights, as the release wants it unless stated otherwise."""
+    fc1, fc2 = _rows(weights, "data"), weights.down.data
+    recipe = case.recipe
+    scales: tuple[Tensor, ...] = ()
+    flags: dict[str, Any] = {}
+    if recipe == "fp8_per_tensor":
+        scales = _per_tensor(weights)
+    elif recipe == "fp8_block":
+        assert weights.down.scale is not None
+        scales = (_rows(weights, "scale").float(), weights.down.scale.float().contiguous())
+        flags = {"use_deepseek_fp8_block_scale": True}
+    elif recipe == "mxfp4_fp8":
+        fc1, fc2, scales = _humming(library, fc1, fc2, weights)
+        flags = {"use_w4_group_scaling": True, "use_wfp4afp8_humming": True}
+    elif recipe in _FOUR_BIT:
+        wanted = library.release.interleaved if interleave is None else interleave
+        fc1, fc2, scales = _four_bit(library, fc1, fc2, weights, case, wanted)
+        flags = {"use_w4_group_scaling": True} | ({"use_packed_weights": True} if recipe == "int4_fp8" else {})
+    return Prepared(case, fc1.contiguous(), fc2.contiguous(), scales, _biases(weights, case), flags, weights)
+
+
+def _rows(weights: Weights, part: str) -> Tensor:
+    """Data or scales of GEMM1: the up rows, then the gate rows; gate alone when it is not gated."""
+    gate: Tensor = getattr(weights.gate, part)
+    return gate if weights.up is None else torch.cat((getattr(weights.up, part), gate), 1)
+
+
+def _per_tensor(weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
+    """gate scale [E], fc2_act_quant [E], fc2_dequant [E].
+
+    The kernel has one GEMM1 scale an expert, that of gate here. Up enters the gated activation as a factor, so what its scale
+    differs by is folded into the quantisation of the intermediate, which may differ per expert.
+    """
+    gate, down, static = weights.gate.scale, weights.down.scale, weights.intermediate_scale
+    assert gate is not None and down is not None and static is not None
+    ratio = torch.ones_like(gate)
+    if weights.up is not None:
+        assert weights.up.scale is not None
+        ratio = torch.where(gate == 0, ratio, weights.up.scale / gate)
+    return gate, ratio / static, down * static
+
+
+def _four_bit(library: Any, fc1: Tensor, fc2: Tensor, weights: Weights, case: Case,
+              interleave: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    name, group = _FOUR_BIT[case.recipe]
+    fc1_scale, fc2_scale = _rows(weights, "scale"), weights.down.scale
+    assert fc2_scale is not None
+    if interleave:
+        core = library.core
+        fc1, fc2 = (core.interleave_moe_weights_for_sm90_mixed_gemm(value.contiguous(), name) for value in (fc1, fc2))
+        fc1_scale, fc2_scale = (core.interleave_moe_scales_for_sm90_mixed_gemm(value.contiguous(), group)
+                                for value in (fc1_scale, fc2_scale))
+    if case.recipe == "mxfp4_bf16":
+        return fc1, fc2, (fc1_scale.contiguous().view(torch.int32), fc2_scale.contiguous().view(torch.int32))
+    return fc1, fc2, (fc1_scale.contiguous(), fc2_scale.contiguous(), *_int4_activation(weights, case))
+
+
+def _int4_activation(weights: Weights, case: Case) -> tuple[Tensor, ...]:
+    """Static activation scales of INT4 x FP8: factors on x [H] and on the intermediate [I], no zeros, alpha [E] twice."""
+    device, experts = weights.gate.data.device, case.experts_local
+    inputs: Tensor | None = getattr(weights, "input_scale", None)
+    x_scale = torch.ones(1, device=device) if inputs is None else inputs
+    h_scale = torch.ones(1, device=device) if weights.intermediate_scale is None else weights.intermediate_scale
+
+    def factors(scale: Tensor, size: int) -> Tensor:
+        return (1 / scale).to(torch.bfloat16).expand(size).contiguous()
+
+    empty = torch.empty(0, dtype=torch.bfloat16, device=device)
+    return (factors(x_scale, case.shape.hidden_size), factors(h_scale, case.intermediate_local), empty, empty.clone(),
+            x_scale.float().expand(experts).contiguous(), h_scale.float().expand(experts).contiguous())
+
+
+def _humming(library: Any, fc1: Tensor, fc2: Tensor, weights: Weights) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    from flashinfer.fused_moe.prepare import preprocess_moe_weights_for_sm90_mixed_gemm_humming as preprocess
+
+    assert weights.down.scale is not None
+    one, one_scale, one_rest = preprocess(fc1.contiguous(), _rows(weights, "scale").contiguous())
+    two, two_scale, two_rest = preprocess(fc2.contiguous(), weights.down.scale.contiguous())
+    reserved = torch.ones((), device=fc1.device)
+    return one, two, (one_scale.view(torch.int32), (one_rest * _HUMMING_FACTOR).contiguous(), reserved,
+                      two_scale.view(torch.int32), (two_rest * _HUMMING_FACTOR).contiguous())
+
+
+def _biases(weights: Weights, case: Case) -> tuple[Tensor, Tensor] | None:
+    gate, up, down = weights.gate_bias, weights.up_bias, weights.down_bias
+    if gate is None or down is None:
+        return None
+    dtype = torch.float16 if RECIPES[case.recipe].output == "fp16" else torch.bfloat16
+
+    def stored(*parts: Operand) -> Tensor:
+        return torch.cat([part.data for part in parts], 1).to(dtype).contiguous()
+
+    return stored(gate) if up is None else stored(up, gate), stored(down)
