@@ -7,12 +7,13 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from moeguard.backends.protocol import Backend
-from moeguard.core.errors import PluginError, UnknownNameError
+from moeguard.core.errors import OWN_BACKEND, PluginError, UnknownNameError
 
 ENTRY_POINT_GROUP = "moeguard.backends"
 BUILTINS: dict[str, str] = {
@@ -80,6 +81,11 @@ def load_plugin(path: Path | str) -> tuple[str, ...]:
     return names
 
 
+def replaced(asked: Iterable[str]) -> dict[str, Path]:
+    """Those of ``asked`` that are names of built-in backends, but come from a plug-in file, with that file."""
+    return {name: file for file, (_, names) in _plugins.items() for name in names if name in BUILTINS and name in set(asked)}
+
+
 def names() -> list[str]:
     """Names of all backends that are known: built-in, from entry points, and registered."""
     return list(dict.fromkeys([*BUILTINS, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)), *_registered]))
@@ -102,4 +108,4 @@ def get(name: str) -> Backend:
                 raise
             except Exception as error:
                 raise PluginError(f"entry point {name!r} failed to load: {type(error).__name__}: {error}") from error
-    raise UnknownNameError("backend", name, names())
+    raise UnknownNameError("--backend", name, names(), OWN_BACKEND)

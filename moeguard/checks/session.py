@@ -27,6 +27,9 @@ from moeguard.tensors.inputs import ROW_PADDING
 
 #: What says that memory ran out, on the CPU or on a GPU.
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
+#: What a method of a plug-in must return, as its author writes it.
+DUE: dict[type, str] = {Support: 'mg.Support.yes() or mg.Support.no("reason")', Traits: "mg.Traits(...)",
+                        Numerics: "mg.Numerics(...)", int: "an int"}
 #: Distance between the seeds of a case and of its confirmation.
 SECOND_SEED = 1
 
@@ -95,11 +98,14 @@ class Session:
         try:
             with self._inside(what, check, tactic):
                 value = call()
-            if due is not None and not isinstance(value, due):
-                raise TypeError(f"{due.__name__} is due, not {type(value).__name__}")
-            return value
         except (Exception, SystemExit) as error:
             self.crash(what, error, tactic, check)
+        if due is not None and not isinstance(value, due):
+            returned = type(value).__name__
+            self.report("crash", check, tactic, f"{what} must return {DUE[due]}, not {returned}",
+                        {"call": what, "returned": returned})
+            raise ScenarioAborted(what)
+        return value
 
     @contextlib.contextmanager
     def _inside(self, what: str, check: str, tactic: Hashable | None) -> Iterator[None]:

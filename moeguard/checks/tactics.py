@@ -44,7 +44,8 @@ def tuned(session: Session) -> None:
 
 def force_named(session: Session, name: str) -> None:
     """Force the offered tactic whose ``str`` is ``name``, or the tuned choice of that name."""
-    for tactic in offered_by(session):
+    offered = offered_by(session)
+    for tactic in offered:
         if str(tactic) == name:
             force(session, tactic, "tactics", kind_of_wrong(session))
             return
@@ -52,7 +53,7 @@ def force_named(session: Session, name: str) -> None:
     if choice is not None and str(choice) == name:
         force(session, choice, "tuned", "autotune_mismatch")
     else:
-        session.note("tactics", f"tactic {name} is not offered for this case")
+        session.note("tactics", f"tactic {name} is not offered for this case; offered: {listed(offered)}")
 
 
 def kind_of_wrong(session: Session) -> Kind:
@@ -97,6 +98,13 @@ def tuned_choice(session: Session, blamed: str | None = None) -> Hashable | None
         session.report("vacuous_autotune", "tuned", None, f"tuning proved nothing: {reason}", {"reason": reason})
         return None
     return choice
+
+
+def listed(tactics: Sequence[Hashable], most: int = 8) -> str:
+    """The names of tactics; those beyond ``most`` are counted."""
+    names = [str(tactic) for tactic in tactics]
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more]) or "none"
 
 
 def usable(tactic: Hashable) -> Hashable:

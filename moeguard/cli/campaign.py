@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from moeguard.backends.registry import replaced
 from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Event, Executed, Found, ScenarioFinished
 from moeguard.engine.campaign import Campaign
@@ -28,6 +30,8 @@ from moeguard.report.writer import write_all
 def conduct(directory: RunDirectory, *, as_json: bool) -> int:
     """Run or resume the campaign of ``directory``; the exit code."""
     console = Console(stderr=True)
+    for name, file in replaced(directory.options.backends).items():
+        sys.stderr.write(f"--plugin: {file.name} replaces the built-in backend {name!r}\n")
     with _one_interrupt():
         with _Bar(console, directory, quiet=as_json or not console.is_terminal) as bar:
             events = Campaign(directory, bar.listen).run()
@@ -70,10 +74,14 @@ def show(outcome: Outcome, directory: RunDirectory) -> None:
     table = Table(title=None, box=None, pad_edge=False)
     for heading in ("backend", "recipe", "cases", "refused", "executions", "findings"):
         table.add_column(heading, justify="left" if heading in ("backend", "recipe") else "right")
-    for cell in outcome.cells:
+    cells = [cell for cell in outcome.cells if cell["cases"] or cell["backend"] not in outcome.absent]
+    for cell in cells:
         table.add_row(escape(str(cell["backend"])), cell["recipe"], str(cell["cases"]), str(cell["refused"]),
                       str(cell["executions"]), str(len(cell["findings"])))
-    console.print(table)
+    if cells:
+        console.print(table)
+    for backend, reason in outcome.absent.items():
+        console.print(f"not run: {escape(backend)}: {escape(reason)}", highlight=False, soft_wrap=True)
     if outcome.tactics:
         header, rows = sweep.table(outcome.tactics)
         tactics = Table(title=None, box=None, pad_edge=False)
@@ -98,7 +106,10 @@ def show(outcome: Outcome, directory: RunDirectory) -> None:
     if outcome.verdict == "inconclusive":
         for reason in outcome.reasons():
             console.print(f"  {escape(reason)}", highlight=False, soft_wrap=True)
-    console.print(f"report: {directory.path / 'report.html'}", highlight=False, soft_wrap=True)
+    console.print(f"report: {escape(str(directory.path / 'report.html'))}", highlight=False, soft_wrap=True)
+    if not outcome.complete:
+        command = shlex.join(["moeguard", "run", "--resume", str(directory.path)])
+        console.print(f"resume: {escape(command)}", highlight=False, soft_wrap=True)
 
 
 class _Bar:

@@ -24,6 +24,7 @@ DEFAULT_BUDGET = 60.0
 
 
 def run(
+    context: typer.Context,
     backend: BackendOption = None,
     recipe: Annotated[list[str] | None, typer.Option("--recipe", help="Recipe; repeatable. Default: all.")] = None,
     profile: Annotated[str, typer.Option("--profile", help="smoke, ci, nightly or soak.")] = "ci",
@@ -51,8 +52,9 @@ def run(
     from moeguard.engine.rundir import RunDirectory
 
     if resume is not None:
-        if out is not None:
-            raise MoeguardError("--resume: takes the run directory itself; --out is not allowed beside it")
+        beside = _beside(context, "resume", "as_json")
+        if beside:
+            raise MoeguardError(f"--resume: takes every option from the run directory; {beside[0]} is not allowed beside it")
         directory = RunDirectory.open(resume)
         load_plugins(directory.options.plugins)
         directory.options.check()
@@ -70,6 +72,16 @@ def run(
         ledger=ledger_file(ledger), strict=strict)
     options.check()
     return conduct(RunDirectory.create(out, "run", options), as_json=as_json)
+
+
+def _beside(context: typer.Context, *allowed: str) -> list[str]:
+    """Options of the command line but the allowed ones (by parameter), as they are typed."""
+    given = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in allowed and source is not None and source.name == "COMMANDLINE":
+            given.append(parameter.opts[0])
+    return given
 
 
 def ledger_file(name: str | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -102,12 +102,15 @@ def _case(recipe: str, activation: str, seed: int, tokens: int, sizes: dict[str,
     """The case of one column. Raises CaseError, or MoeguardError that names the option."""
     from pydantic import ValidationError
 
-    from moeguard.core.case import Case, describe
+    from moeguard.core.case import Activation, Case, describe
     from moeguard.core.errors import CaseError, MoeguardError, UnknownNameError
     from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
 
     if recipe not in (*RECIPES, *PLANNED_RECIPES):
         raise UnknownNameError("--recipe", recipe, list(RECIPES))
+    activations = get_args(Activation.model_fields["kind"].annotation)
+    if activation not in activations:
+        raise UnknownNameError("--activation", activation, list(activations))
     for name, value in sizes.items():
         if value < 1:
             raise MoeguardError(f"--{name.replace('_', '-')}: {value}; allowed: 1 or more")

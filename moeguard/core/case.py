@@ -211,14 +211,24 @@ class Case(_Value):
 
     @classmethod
     def load(cls, path: Path | str) -> Case:
-        """Read a case file. Raises CaseError when it is missing, unreadable or malformed."""
+        """Read a case file. Raises CaseError when it is missing, unreadable, malformed, or another file of a run directory."""
+        file = Path(path)
         try:
-            if not Path(path).is_file() or Path(path).stat().st_size > LARGEST_FILE:
+            if not file.exists():
+                raise CaseError(f"{path}: no such file")
+            if file.is_dir():
+                raise CaseError(f"{path}: is a folder; give a file of its cases/")
+            if not file.is_file() or file.stat().st_size > LARGEST_FILE:
                 raise CaseError(f"{path}: cannot read the case file; allowed: a regular file of at most {LARGEST_FILE} bytes")
-            text = Path(path).read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise CaseError(f"{path}: cannot read the case file ({error.__class__.__name__})") from None
-        return cls.from_json(text, source=str(path))
+        try:
+            return cls.from_json(text, source=str(path))
+        except CaseError:
+            if (file.parent / "journal.jsonl").is_file():
+                raise CaseError(f"{path}: not a case file; cases are in {file.parent / 'cases'}/") from None
+            raise
 
 
 def describe(error: ValidationError) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: What to do about a backend that is not known.
+OWN_BACKEND = "a backend of your own needs --plugin FILE.py"
+
 
 class MoeguardError(Exception):
     """Bad input or bad usage. ``str(error)`` is one sentence that names the field and what is allowed."""
@@ -28,8 +31,9 @@ class LedgerError(MoeguardError):
 class UnknownNameError(MoeguardError):
     """A backend, recipe, profile or device that does not exist was asked for."""
 
-    def __init__(self, field: str, value: str, allowed: list[str]) -> None:
-        super().__init__(f"{field}: unknown value {value!r}; allowed: {', '.join(allowed) or 'none'}")
+    def __init__(self, field: str, value: str, allowed: list[str], hint: str = "") -> None:
+        known = f"{field}: unknown value {value!r}; allowed: {', '.join(allowed) or 'none'}"
+        super().__init__(f"{known}; {hint}" if hint else known)
 
 
 class HarnessError(RuntimeError):

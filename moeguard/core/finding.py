@@ -16,6 +16,8 @@ Kind = Literal[
     "layout_contract", "tuning_range", "perf_regression",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
+#: What is seen in memory alone, whatever check made the call.
+MEMORY_KINDS = frozenset({"unwritten_output", "out_of_bounds_write", "input_mutated", "wrong_return", "output_alias"})
 
 
 class Finding(BaseModel):

@@ -83,9 +83,13 @@ class Campaign:
         return done
 
     def _announce(self, past: list[Event]) -> list[str]:
-        """Names of backends that can run here; a note for each that cannot."""
+        """Names of backends that can run here; a note for each that cannot, and for each that is not the built-in one."""
         able = []
-        noted = {event.backend for event in past if isinstance(event, Noted) and event.scenario == -1}
+        noted = {(event.what, event.backend) for event in past if isinstance(event, Noted) and event.scenario == -1}
+        for name, file in registry.replaced(self._options.backends).items():
+            if ("built-in", name) not in noted:
+                self._emit(Noted(scenario=-1, backend=name, recipe="", what="built-in", reason=(
+                    f"{file.name} replaces the built-in backend {name!r}: nothing here is evidence about the built-in one")))
         for name in self._options.backends:
             try:
                 availability = registry.get(name).availability()
@@ -94,7 +98,7 @@ class Campaign:
                 reason = f"availability() raised {type(error).__name__}: {error}"
             if reason is None:
                 able.append(name)
-            elif name not in noted:
+            elif ("backend", name) not in noted:
                 self._emit(Noted(scenario=-1, backend=name, recipe="", what="backend", reason=reason or "not available"))
         self._able = able
         return able

@@ -12,7 +12,7 @@ from typing import Any
 from moeguard.core.environment import fingerprint
 from moeguard.core.errors import MoeguardError, PluginError, UnknownNameError
 from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
-from moeguard.engine.probe import Answer, ask, end_all
+from moeguard.engine.probe import NO_CODEC, Answer, ask, end_all
 
 #: Libraries by distribution, with the module that is imported to see whether it works.
 LIBRARIES = {"torch": "torch", "triton": "triton", "flashinfer-python": "flashinfer", "nvidia-cutlass-dsl": "cutlass"}
@@ -67,6 +67,8 @@ def diagnose(plugins: Sequence[str] = (), device: str | None = None, *, timeout:
         rows = tuple(row for name, answer in asked.items() for row in _rows(name, answer.result()))
     if names.failure:
         environment["problems"].append(f"the list of backends: {names.failure}")
+    environment["problems"] += [f"{file} replaces the built-in backend {name!r}"
+                                for name, file in (names.data or {"replaced": {}})["replaced"].items()]
     return Diagnosis(environment, rows)
 
 
@@ -124,13 +126,14 @@ def cutlass_dsl() -> dict[str, Any]:
 
 
 def _rows(name: str, answer: Answer) -> list[dict[str, Any]]:
-    recipes = (*RECIPES, *PLANNED_RECIPES)
+    refused: dict[str, str | None] = dict.fromkeys(PLANNED_RECIPES, NO_CODEC)
     if answer.failure is not None or answer.data["reason"] is not None:
         reason = answer.data["reason"] if answer.failure is None else f"its probe failed: {answer.failure}"
-        return [{"name": name, "recipe": recipe, "available": False, "reason": reason} for recipe in recipes]
-    refused = answer.data["recipes"]
+        refused |= dict.fromkeys(RECIPES, reason)
+    else:
+        refused |= answer.data["recipes"]
     return [{"name": name, "recipe": recipe, "available": refused[recipe] is None, "reason": refused[recipe]}
-            for recipe in recipes]
+            for recipe in (*RECIPES, *PLANNED_RECIPES)]
 
 
 def _version(distribution: str) -> str | None:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 
 from moeguard.checks.lost_device import DEVICE_LOST
@@ -185,7 +186,11 @@ class Pool:
 
 @contextlib.contextmanager
 def _holding_interrupt() -> Iterator[None]:
-    """Children inherit a blocked SIGINT, so that Ctrl-C reaches the parent alone, where it waits for the end of the block."""
+    """Children inherit a blocked SIGINT, so that Ctrl-C reaches the parent alone, where it waits for the end of the block.
+
+    multiprocessing's own tracker is started before: its start would end the block.
+    """
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

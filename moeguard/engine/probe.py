@@ -19,7 +19,7 @@ from typing import Any
 #: Children that were not waited for yet, of any thread.
 _running: set[subprocess.Popen[bytes]] = set()
 #: Why a recipe of the case format alone cannot be run.
-NO_CODEC = "moeguard has no codec for it in this version"
+NO_CODEC = "no codec in this version"
 _CODE = "from moeguard.engine.probe import main; main()"
 
 
@@ -126,17 +126,18 @@ def _import(module: str) -> str | None:
     return None if version is None else str(version)
 
 
-def _names(*plugins: str) -> dict[str, list[str]]:
+def _names(*plugins: str) -> dict[str, Any]:
     from moeguard.backends import registry
 
     loaded = [name for plugin in plugins for name in registry.load_plugin(plugin)]
-    return {"names": registry.names(), "from_plugins": loaded}
+    return {"names": registry.names(), "from_plugins": loaded,
+            "replaced": {name: file.name for name, file in registry.replaced(loaded).items()}}
 
 
 def _backend(name: str, *plugins: str) -> dict[str, Any]:
     """Availability of a backend, and for each recipe None, or why no sample case is supported."""
     from moeguard.backends import registry
-    from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+    from moeguard.core.recipe import RECIPES
     from moeguard.engine.samples import refusal
 
     for plugin in plugins:
@@ -145,9 +146,7 @@ def _backend(name: str, *plugins: str) -> dict[str, Any]:
     availability = backend.availability()
     if not availability.available:
         return {"reason": availability.reason or "not available", "recipes": {}}
-    recipes = {recipe: refusal(backend, recipe) for recipe in RECIPES}
-    planned: dict[str, str | None] = dict.fromkeys(PLANNED_RECIPES, NO_CODEC)
-    return {"reason": None, "recipes": recipes | planned}
+    return {"reason": None, "recipes": {recipe: refusal(backend, recipe) for recipe in RECIPES}}
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {

@@ -95,10 +95,10 @@ PROFILES = tuple(_BOUNDS)
 def profile(name: str, device: str = "cpu") -> Profile:
     """The profile ``name`` for ``cpu`` or ``cuda`` (``cuda:1`` counts as ``cuda``). Raises UnknownNameError."""
     if name not in _BOUNDS:
-        raise UnknownNameError("profile", name, list(PROFILES))
+        raise UnknownNameError("--profile", name, list(PROFILES))
     kind = device.partition(":")[0]
     if kind not in DEVICES:
-        raise UnknownNameError("device", device, list(DEVICES))
+        raise UnknownNameError("--device", device, list(DEVICES))
     tokens, experts, hidden, intermediate, round_size = _BOUNDS[name]
     budget = _BUDGETS["nightly" if name == "soak" else name, kind]
     return Profile(name, tokens, experts, hidden, intermediate, budget, round_size)

@@ -15,7 +15,7 @@ import pytest
 
 from moeguard.backends import registry
 from moeguard.core.events import Event, Executed, Found
-from moeguard.core.finding import Finding
+from moeguard.core.finding import MEMORY_KINDS, Finding
 from moeguard.engine.campaign import Campaign
 from moeguard.engine.rundir import RunDirectory
 from moeguard.engine.samples import refusal
@@ -166,7 +166,7 @@ def _by_group(events: list[Event]) -> tuple[Counter[str], dict[str, set[str]]]:
             executions[event.check] += 1
         elif isinstance(event, Found):
             finding = Finding.model_validate(event.finding)
-            group = finding.check if finding.check in GROUPS else GROUPS[0]
+            group = "memory" if finding.kind in MEMORY_KINDS else finding.check if finding.check in GROUPS else GROUPS[0]
             found.setdefault(group, set()).add(finding.fingerprint)
     return executions, found
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from moeguard.backends import registry
 from moeguard.checks.plan import GROUPS
+from moeguard.core.errors import OWN_BACKEND, UnknownNameError
 from moeguard.plugin.cells import Cells, Result, properties
-from moeguard.plugin.settings import Settings, settings
+from moeguard.plugin.settings import Settings, settings, worded
 from moeguard.report.text import count
 
 PREFIX = "moeguard"
@@ -22,11 +24,15 @@ class Failure(Exception):
 
 
 class Node(pytest.Collector):
-    """An inner node: all of moeguard, a backend, or a recipe of a backend."""
+    """An inner node: all of moeguard, a backend, or a recipe of a backend. below: what it holds."""
 
-    def collect(self) -> Iterator[pytest.Item]:
-        """Nothing: items are made by Collection, in the order of backends, recipes and groups."""
-        return iter(())
+    def __init__(self, *, below: Callable[[Node], Iterator[pytest.Item | pytest.Collector]], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._below = below
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """What it holds, in the order of backends, recipes and groups."""
+        return self._below(self)
 
 
 class Check(pytest.Item):
@@ -82,9 +88,11 @@ class Collection:
 
     def __init__(self, config: pytest.Config) -> None:
         chosen = [argument for argument in config.args if argument.partition("::")[0] == PREFIX and "::" in argument]
-        self._chosen = tuple(chosen)
         config.args[:] = [argument for argument in config.args if argument not in chosen]
         self._settings: Settings = settings(config)
+        self._chosen = tuple(tuple(part for part in one.split("::")[1:] if part) for one in chosen)
+        for argument, parts in zip(chosen, self._chosen, strict=True):
+            _known(argument, parts, self._settings)
         self._cells = Cells(config, self._settings)
         out = self._settings.out
         if out is not None and not hasattr(config, "workerinput"):
@@ -93,25 +101,46 @@ class Collection:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Add the tests before ``-k`` and ``-m`` choose."""
-        items.extend(self._checks(session))
+        items.extend(session.genitems(Node.from_parent(session, name=PREFIX, nodeid=PREFIX, below=self._backends)))
 
-    def pytest_report_header(self) -> str:
-        """Say what will be run."""
+    def pytest_report_header(self) -> list[str]:
+        """Say what will be run, as far as names and ids tell."""
         one = self._settings
-        cells = f"{count(len(one.backends), 'backend')} x {count(len(one.recipes), 'recipe')}"
-        return (f"moeguard: profile {one.profile}, {one.budget:g} s for each of {cells}, seed {one.seed}, "
-                f"device {one.device}")
+        cells = sum(self._asked(backend, recipe) for backend in one.backends for recipe in one.recipes)
+        which = f"each of {count(cells, 'cell')} (backend x recipe)" if cells != 1 else "1 cell (backend x recipe)"
+        return [f"moeguard: profile {one.profile}, {one.budget:g} s for {which}, seed {one.seed}, device {one.device}",
+                *(f"moeguard: {file.name} replaces the built-in backend {name!r}"
+                  for name, file in registry.replaced(one.backends).items())]
 
-    def _checks(self, session: pytest.Session) -> Iterator[pytest.Item]:
-        top = Node.from_parent(session, name=PREFIX, nodeid=PREFIX)
+    def _asked(self, *parts: str) -> bool:
+        """Whether something at or below ``backend``, ``recipe``, ``group`` is asked for by an id; all is without one."""
+        return not self._chosen or any(chosen[: len(parts)] == parts[: len(chosen)] for chosen in self._chosen)
+
+    def _backends(self, top: Node) -> Iterator[Node]:
         for backend in self._settings.backends:
-            outer = Node.from_parent(top, name=backend)
-            for recipe in self._settings.recipes:
-                inner = Node.from_parent(outer, name=recipe)
-                for group in GROUPS:
-                    item = Check.from_parent(inner, name=group, backend=backend, recipe=recipe, cells=self._cells)
-                    if not self._chosen or any(f"{item.nodeid}::".startswith(f"{one}::") for one in self._chosen):
-                        yield item
+            if self._asked(backend):
+                yield Node.from_parent(top, name=backend, below=partial(self._recipes, backend))
+
+    def _recipes(self, backend: str, outer: Node) -> Iterator[Node]:
+        for recipe in self._settings.recipes:
+            if self._asked(backend, recipe):
+                yield Node.from_parent(outer, name=recipe, below=partial(self._groups, backend, recipe))
+
+    def _groups(self, backend: str, recipe: str, inner: Node) -> Iterator[Check]:
+        for group in GROUPS:
+            if self._asked(backend, recipe, group):
+                yield Check.from_parent(inner, name=group, backend=backend, recipe=recipe, cells=self._cells)
+
+
+def _known(argument: str, parts: tuple[str, ...], chosen: Settings) -> None:
+    """Raise pytest.UsageError when an id names what there is not."""
+    levels = (("backend", chosen.backends), ("recipe", chosen.recipes), ("group", GROUPS))
+    for part, (level, names) in zip(parts, levels, strict=False):
+        if part not in names:
+            hint = OWN_BACKEND if level == "backend" else ""
+            raise pytest.UsageError(worded(UnknownNameError(f"{argument}: {level}", part, list(names), hint)))
+    if len(parts) > len(levels):
+        raise pytest.UsageError(f"{argument}: too long; allowed: {PREFIX}::backend::recipe::group")
 
 
 def _empty(out: Path) -> None:

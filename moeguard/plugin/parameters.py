@@ -14,7 +14,7 @@ from moeguard.core.errors import MoeguardError
 from moeguard.engine.options import Options
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
-from moeguard.plugin.settings import Settings, settings
+from moeguard.plugin.settings import Settings, settings, worded
 
 MAX_CASES = 20
 FIELDS = ("backends", "recipes", "profile", "max_cases", "seed")
@@ -45,9 +45,9 @@ def parametrise(metafunc: pytest.Metafunc) -> None:
         chosen = settings(metafunc.config)
         wish = _wish(metafunc.definition.get_closest_marker("moeguard"), chosen)
     except pytest.UsageError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     except MoeguardError as error:
-        pytest.fail(f"moeguard marker: {error}", pytrace=False)
+        raise pytest.fail.Exception(f"moeguard marker: {worded(error).removeprefix('--')}", pytrace=False) from None
     if "moeguard_backend" in metafunc.fixturenames:
         metafunc.parametrize("moeguard_backend", wish.backends, indirect=True, ids=wish.backends)
     if "moeguard_case" in metafunc.fixturenames:

@@ -13,7 +13,7 @@ import pytest
 
 from moeguard.backends import registry
 from moeguard.core.duration import duration
-from moeguard.core.errors import MoeguardError, PluginError
+from moeguard.core.errors import OWN_BACKEND, MoeguardError, PluginError
 from moeguard.core.recipe import RECIPES
 from moeguard.engine.options import Options, chosen_device
 from moeguard.engine.plugins import load_plugins
@@ -55,7 +55,7 @@ def settings(config: pytest.Config) -> Settings:
         try:
             config.stash[KEY] = _read(config)
         except MoeguardError as error:
-            raise pytest.UsageError(_named(str(error))) from None
+            raise pytest.UsageError(_named(worded(error))) from None
     return config.stash[KEY]
 
 
@@ -82,6 +82,11 @@ def _read(config: pytest.Config) -> Settings:
 def _split(values: Iterable[str] | None) -> tuple[str, ...]:
     """Values of a repeatable option, each of which may hold several names with commas between them."""
     return tuple(dict.fromkeys(part.strip() for value in values or () for part in value.split(",")))
+
+
+def worded(error: MoeguardError) -> str:
+    """The text of an error, with the option that adds a backend as pytest knows it."""
+    return str(error).replace(OWN_BACKEND, OWN_BACKEND.replace("--", "--moeguard-"))
 
 
 def _named(message: str) -> str:

@@ -14,6 +14,8 @@ from moeguard.report.history import History
 from moeguard.report.text import count, line
 
 DEFAULT_TACTIC = "default"
+#: What a note of the whole run is about: a backend that cannot run here; a built-in one whose name a plug-in took.
+ABSENT, REPLACED = "backend", "built-in"
 Name = tuple[str, str]
 
 
@@ -52,7 +54,7 @@ def cells(manifest: Mapping[str, Any], history: History, findings: Iterable[Find
     return tuple({
         **Cell.of(*name, manifest.get("environment", {})).to_data(),
         **_counts(tallies[name], found[name]),
-        **_status(name, tallies[name], found[name], notes),
+        **_status(name, tallies[name], found[name], notes, history.complete),
     } for name in sorted(tallies))
 
 
@@ -62,6 +64,11 @@ def not_verified(history: History) -> tuple[dict[str, Any], ...]:
                     for scenario in history.scenarios for note in scenario.noted)
     return tuple({"backend": backend, "recipe": recipe, "what": what, "reason": reason, "count": notes[key]}
                  for key in sorted(notes) for backend, recipe, what, reason in [key])
+
+
+def absent(notes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Backends that could not run where the run was made, with the reason, from ``not_verified``."""
+    return {note["backend"]: line(note["reason"]) for note in notes if note["what"] == ABSENT}
 
 
 def _tallies(manifest: Mapping[str, Any], history: History) -> dict[Name, _Tally]:
@@ -87,16 +94,19 @@ def _tallies(manifest: Mapping[str, Any], history: History) -> dict[Name, _Tally
     return tallies
 
 
-def _status(name: Name, tally: _Tally, found: list[Finding], notes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _status(name: Name, tally: _Tally, found: list[Finding], notes: Iterable[Mapping[str, Any]],
+            complete: bool) -> dict[str, Any]:
     if tally.checks or found:
         return {"status": "executed", "reason": None}
     reasons = list(dict.fromkeys(line(note["reason"]) for note in notes
-                                 if note["backend"] == name[0] and note["recipe"] in (name[1], "")))
+                                 if note["backend"] == name[0] and note["recipe"] in (name[1], "")
+                                 and note["what"] != REPLACED))
     refused = tally.cases == tally.refused and (tally.refused > 0 or bool(reasons))
     reason = "; ".join(reasons) or (
         f"the backend supports none of {count(tally.refused, 'scenario')}" if refused
         else f"{count(tally.cases, 'scenario')} started, but none reached an execution" if tally.cases
-        else "no scenario was drawn for it")
+        else "no scenario was drawn for it" if complete
+        else "the run was stopped before a scenario was drawn for it")
     return {"status": "refused" if refused else "empty", "reason": reason}
 
 

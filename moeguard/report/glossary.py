@@ -22,7 +22,7 @@ KINDS: dict[Kind, str] = {
     "batch_variance": "A token's answer depends on the other tokens of the batch.",
     "metamorphic": "A change of the input with a known effect on the output had another effect.",
     "graph_mismatch": "A replayed CUDA graph gives another answer than the eager call.",
-    "crash": "The call raised, or its process died, on a case that the backend says it supports.",
+    "crash": "A call into the backend raised, returned what it must not, or ended its process.",
     "hang": "The call did not come back in time.",
     "routing_contract": "Unusual expert ids are not treated as the backend declares.",
     "layout_contract": "A memory layout that the backend declares is not treated as it should be.",

@@ -90,7 +90,8 @@ def _not_verified(outcome: Outcome) -> str:
     rows = [(note["backend"], note["recipe"], note["what"], note["reason"], number(note["count"]))
             for note in outcome.not_verified]
     header = ("backend", "recipe", "what", "why", "times")
-    return "## Not verified\n\n" + (_table(header, rows, right=(4,)) if rows else "No reason is noted.")
+    reasons = "\n".join(f"- {escape(reason)}" for reason in outcome.reasons()) or "No reason is noted."
+    return "## Not verified\n\n" + (_table(header, rows, right=(4,)) if rows else reasons)
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[object]], right: Iterable[int] = ()) -> str:

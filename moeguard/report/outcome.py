@@ -97,17 +97,24 @@ class Outcome:
             return f"{text} The run was interrupted and can be resumed."
         return text if self.complete else f"{text} The run did not come to its end and can be resumed."
 
+    @property
+    def absent(self) -> dict[str, str]:
+        """Backends that could not run, with the reason."""
+        return evidence.absent(self.not_verified)
+
     def reasons(self, most: int = 5) -> list[str]:
         """Why things were not verified, a line each: backend, recipes, what, reason; what is beyond ``most`` is counted.
 
-        Without a note, why the cells executed nothing.
+        Without a note, why the cells executed nothing. ``absent`` is left out.
         """
+        absent = self.absent
         entries: dict[tuple[str, str], list[str]] = {}
         for note in self.not_verified:
-            entries.setdefault((str(note["backend"]), f"{note['what']}: {note['reason']}"), []).append(str(note["recipe"]))
+            if note["what"] != evidence.ABSENT:
+                entries.setdefault((str(note["backend"]), f"{note['what']}: {note['reason']}"), []).append(str(note["recipe"]))
         if not entries:
             for cell in self.cells:
-                if cell["reason"]:
+                if cell["reason"] and cell["backend"] not in absent:
                     entries.setdefault((str(cell["backend"]), str(cell["reason"])), []).append(str(cell["recipe"]))
         lines = []
         for (backend, why), recipes in entries.items():

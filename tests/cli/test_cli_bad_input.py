@@ -151,8 +151,8 @@ def test_case_files(name: str, tmp_path: Path, cli: Cli) -> None:
 
 def test_case_files_that_cannot_be_read(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path / "missing.json", tmp_path, tmp_path / "binary.json"):
-        refused(cli("replay", path, "--backend", "torch_reference"), str(path), "cannot read")
+    for path, words in (("missing.json", "no such file"), ("", "is a folder"), ("binary.json", "cannot read")):
+        refused(cli("replay", tmp_path / path, "--backend", "torch_reference"), str(tmp_path / path), words)
 
 
 @pytest.mark.parametrize("options", ["--repeat 0", "--timeout 0", "--backend nope", "--device nope"])

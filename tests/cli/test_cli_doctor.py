@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from commandline import ROOT, Called
 
+from moeguard.cli.doctor import _show as show
 from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
 from moeguard.engine import doctor, probe
 
@@ -80,6 +81,28 @@ def test_a_backend_that_ends_its_process_is_one_line(tmp_path: Path, cli: Cli) -
         assert reason in said[name, "bf16"]["reason"], said[name, "bf16"]
     assert [recipe for recipe in RECIPES if said["only", recipe]["available"]] == ["fp8_block"]
     assert said["only", "bf16"]["reason"] == "fp8_block alone"
+    assert {row["reason"] for row in done.data["backends"] if row["recipe"] in PLANNED_RECIPES} == {"no codec in this version"}
+
+
+def test_people_get_one_line_for_the_recipes_without_a_codec(monkeypatch: pytest.MonkeyPatch,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = [row for name in ("mine", "gone") for row in doctor._rows(name, probe.Answer(failure="SIGSEGV"))]
+    facts = dict.fromkeys(("gpu", "arch", "gpus", "driver", "cuda", "platform", "machine", "cpus", "python", "device"))
+    show(doctor.Diagnosis({**facts, "libraries": {}, "companions": {}, "problems": [],
+                           "cutlass_dsl": {"flavour": None}}, tuple(rows)))
+    out = capsys.readouterr().out
+    table = [line.split() for line in out.splitlines() if line.startswith(("mine", "gone"))]
+    assert len(table) == 2 * (len(RECIPES) + 1)
+    assert [" ".join(row) for row in table if row[1] == "others"] == [
+        f"{name} others no no codec in this version" for name in ("mine", "gone")]
+    assert out.endswith(f"others: {', '.join(PLANNED_RECIPES)}\n")
+
+
+def test_a_plugin_with_the_name_of_a_built_in_backend_is_a_problem(healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "dup.py").write_text(healthy_plugin.read_text().replace('name = "loop"', 'name = "triton"'))
+    done = cli("doctor", "--plugin", tmp_path / "dup.py", "--device", "cpu", "--json")
+    assert "dup.py replaces the built-in backend 'triton'" in done.data["environment"]["problems"]
 
 
 @pytest.mark.parametrize(("source", "words"), [

@@ -33,6 +33,14 @@ def test_replay_of_one_tactic(tmp_path: Path, cli: Cli) -> None:
     assert done.data["executions"] == 2
 
 
+def test_replay_of_a_tactic_that_is_not_offered_names_those_that_are(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "case.json").write_text(CASE.to_json())
+    done = cli("replay", tmp_path / "case.json", "--backend", "torch_reference", "--tactic", "fastest", "--device", "cpu",
+               "--out", tmp_path / "run")
+    assert done.code == 3
+    assert "tactic fastest is not offered for this case; offered: segments, padded, split" in done.out
+
+
 def test_replay_of_what_the_backend_does_not_support_is_inconclusive(healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "case.json").write_text(CASE.with_(recipe="fp16").to_json())
     done = cli("replay", tmp_path / "case.json", "--backend", "loop", "--plugin", healthy_plugin, "--device", "cpu", "--json",

@@ -132,6 +132,46 @@ def test_ctrl_c_leaves_a_complete_directory_that_resumes(healthy_plugin: Path, t
     assert resumed.data["executions"] > stopped["executions"]
 
 
+def test_ctrl_c_while_workers_start_is_quiet(healthy_plugin: Path, tmp_path: Path) -> None:
+    """It reaches every process of the terminal: those that still import their libraries say nothing."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moeguard", "run", "--plugin", str(healthy_plugin), *SMOKE, "--workers", "2", "--out", "run"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"})
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None and not workers_of(process.pid):
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert out.endswith("resume: moeguard run --resume run\n")
+
+
+def workers_of(parent: int) -> list[Path]:
+    """Processes that multiprocessing started for ``parent``."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            if f"PPid:\t{parent}\n" in status.read_text() and b"spawn_main" in status.with_name("cmdline").read_bytes():
+                found.append(status.parent)
+        except OSError:  # it is gone
+            continue
+    return found
+
+
+def test_a_plugin_with_the_name_of_a_built_in_backend_says_so(healthy_plugin: Path, tmp_path: Path, cli: Cli,
+                                                             clean_registry: None) -> None:
+    plugin = tmp_path / "dup.py"
+    plugin.write_text(healthy_plugin.read_text().replace('name = "loop"', 'name = "triton"'))
+    done = cli("run", "--plugin", plugin, *SMOKE, "--max-cases", 2, "--json", "--out", tmp_path / "run")
+    said = "dup.py replaces the built-in backend 'triton'"
+    assert (done.code, done.err) == (0, f"--plugin: {said}\n")
+    reasons = [note["reason"] for note in done.data["not_verified"] if note["what"] == "built-in"]
+    assert reasons == [f"{said}: nothing here is evidence about the built-in one"]
+    assert said in (tmp_path / "run" / "summary.md").read_text()
+
+
 def test_the_budget_ends_a_run(healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
     done = cli("run", "--plugin", healthy_plugin, *SMOKE, "--budget", "1s", "--json", "--out", tmp_path / "run")
     assert done.code == 0

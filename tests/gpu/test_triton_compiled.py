@@ -29,7 +29,7 @@ LAYOUTS = ("nan_padding", "contiguous", "noncontiguous")
 
 @pytest.fixture(scope="module")
 def resources() -> Resources:
-    return Resources("cuda", kept=3)
+    return Resources("cuda")
 
 
 def make_case(recipe: str, shape: tuple[int, int, int, int, int], **fields: Any) -> Case:
@@ -121,7 +121,8 @@ def test_offsets_beyond_32_bits() -> None:
     experts, hidden, inter = 513, 2048, 2048
     case = make_case("bf16", (2049, hidden, inter, experts, 1))
     last = _weights(1, hidden, inter)
-    many = Weights(*(_last_of(experts, operand) for operand in (last.gate, last.up, last.down) if operand is not None))
+    assert last.up is not None
+    many = Weights(_last_of(experts, last.gate), _last_of(experts, last.up), _last_of(experts, last.down))
     rows = torch.randn(2049, hidden, device="cuda").bfloat16()
     wide = torch.empty(2049 << 20, dtype=torch.bfloat16, device="cuda").as_strided((2049, hidden), (1 << 20, 1))
     wide.copy_(rows)

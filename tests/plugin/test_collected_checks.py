@@ -99,9 +99,9 @@ def test_a_defect_fails_with_sentence_numbers_case_and_replay(run: Run, holey: s
                holey)
     assert done.code == 1
     failed = [name for name, outcome in done.tests.items() if outcome == "failure"]
-    assert "moeguard::holey::bf16::values" in failed
+    assert failed == ["moeguard::holey::bf16::memory"], "what is wrong in memory alone fails its own group, and no other"
     assert "error" not in done.tests.values()
-    text = reason(done.junit, "values")
+    text = reason(done.junit, "memory")
     assert "unwritten_output: holey, bf16" in text
     assert "output elements were never written" in text
     assert "unwritten: " in text and "reproduced: yes" in text
@@ -122,8 +122,8 @@ def test_x_stops_at_the_first_failure_and_k_chooses(run: Run, holey: str) -> Non
     done = run("--moeguard", "--moeguard-backend=holey", "--moeguard-recipe=bf16", "--moeguard-budget=1s", holey, "-x",
                "-k", "values or memory or repeat")
     assert done.code == 1
-    assert done.tests == {"moeguard::holey::bf16::values": "failure"}
-    assert f"{len(GROUPS) - 3} deselected" in done.out
+    assert done.tests == {"moeguard::holey::bf16::values": "passed", "moeguard::holey::bf16::memory": "failure"}
+    assert f"collected {len(GROUPS)} items / {len(GROUPS) - 3} deselected / 3 selected" in done.out
 
 
 def test_backends_that_run_nothing(run: Run, odd: str) -> None:
@@ -153,7 +153,7 @@ def test_known_findings_fail_no_test_and_are_shown(run: Run, holey: str, pyteste
     done = run("--moeguard", "--moeguard-backend=holey", "--moeguard-recipe=bf16", "--moeguard-budget=1s", holey,
                "--moeguard-ledger=known.toml", "-k", "values or memory", "-rP")
     assert done.code == 0, done.out
-    assert done.tests["moeguard::holey::bf16::values"] == "passed"
+    assert done.tests["moeguard::holey::bf16::memory"] == "passed"
     assert "Known as last-column (holey#1, until 2999-12-31)" in done.out
     values = [one.attrib["value"] for one in done.junit.iter("property") if one.attrib["name"] == "known"]
     assert values == ["unwritten_output: last-column"]
@@ -162,9 +162,9 @@ def test_known_findings_fail_no_test_and_are_shown(run: Run, holey: str, pyteste
 def test_the_same_kind_elsewhere_fails(run: Run, holey: str, pytester: pytest.Pytester) -> None:
     (pytester.path / "known.toml").write_text(ledger({"condition": [{"field": "shape.num_tokens", "at_most": 8}]}))
     done = run("--moeguard", "--moeguard-backend=holey", "--moeguard-recipe=bf16", "--moeguard-budget=2s", holey,
-               "--moeguard-ledger=known.toml", "-k", "values")
-    assert done.tests == {"moeguard::holey::bf16::values": "failure"}
-    assert "Known as" not in reason(done.junit, "values")
+               "--moeguard-ledger=known.toml", "-k", "memory")
+    assert done.tests == {"moeguard::holey::bf16::memory": "failure"}
+    assert "Known as" not in reason(done.junit, "memory")
 
 
 def test_ids_are_the_same_everywhere_and_need_no_campaign(run: Run, loop: str, pytester: pytest.Pytester) -> None:
@@ -188,13 +188,34 @@ def test_tests_are_chosen_by_id_and_marker_and_lie_beside_own_tests(
     assert chosen() == ["test_own.py::test_mine", *every]
     assert chosen(f"{CELL}::memory") == [f"{CELL}::memory"]
     assert chosen(CELL, "test_own.py") == ["test_own.py::test_mine", *every]
-    assert chosen("moeguard::nope::bf16") == []
     assert chosen("-m", "not moeguard") == ["test_own.py::test_mine"]
     assert chosen("-m", "moeguard", "-k", "repeat") == [f"{CELL}::repeat"]
 
 
+@pytest.mark.parametrize(("name", "words"), [
+    ("moeguard::lop::bf16", "backend: unknown value 'lop'; allowed: loop; a backend of your own needs --moeguard-plugin FILE.py"),
+    ("moeguard::loop::nvfp4", "recipe: unknown value 'nvfp4'; allowed: bf16"),
+    ("moeguard::loop::bf16::value", "group: unknown value 'value'; allowed: values, memory, "),
+    (f"{CELL}::values::x", "allowed: moeguard::backend::recipe::group"),
+])
+def test_ids_of_nothing_are_usage_errors(name: str, words: str, pytester: pytest.Pytester, in_process: None, loop: str) -> None:
+    done = pytester.runpytest_inprocess(*LOADED, *QUICK, loop, CELL, name)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    lines = [line for line in done.errlines if line]
+    assert len(lines) == 1 and lines[0].startswith(f"ERROR: {name}: ") and words in lines[0], lines
+
+
+def test_the_header_counts_what_is_asked_for(pytester: pytest.Pytester, in_process: None, loop: str) -> None:
+    options = ("--moeguard", loop, "--moeguard-backend=loop,torch_reference", "--moeguard-recipe=bf16,fp16", "--collect-only")
+    every = pytester.runpytest_inprocess(*LOADED, *options)
+    every.stdout.fnmatch_lines(["moeguard: profile smoke, 3 s for each of 4 cells (backend x recipe), seed 0, device *",
+                                f"collected {4 * len(GROUPS)} items"])
+    some = pytester.runpytest_inprocess(*LOADED, *options, f"{CELL}::values", f"{CELL}::memory")
+    some.stdout.fnmatch_lines(["moeguard: profile smoke, 3 s for 1 cell *", "collected 2 items"])
+
+
 @pytest.mark.parametrize(("option", "words"), [
-    ("--moeguard-backend=nope", ("--moeguard-backend", "nope", "torch_reference")),
+    ("--moeguard-backend=nope", ("--moeguard-backend: ", "nope", "torch_reference", "own needs --moeguard-plugin")),
     ("--moeguard-recipe=nope", ("--moeguard-recipe", "nope", "bf16")),
     ("--moeguard-profile=nope", ("--moeguard-profile", "nope", "smoke")),
     ("--moeguard-budget=soon", ("--moeguard-budget", "soon")),

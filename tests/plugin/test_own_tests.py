@@ -74,7 +74,8 @@ def test_a_backend_that_cannot_run_here_is_skipped(run: Run, pytester: pytest.Py
 WRONG = {
     "recipes=['nope']": "nope", "recipes='bf16'": "a list of names", "recipes=[]": "a list of names",
     "colour=1": "colour: unknown keyword", "max_cases=0": "max-cases: 0", "max_cases='many'": "a whole number",
-    "backends=['nope']": "nope", "profile='nope'": "nope", "3": "keywords alone", "seed=-1": "seed: -1",
+    "backends=['nope']": "marker: backend: unknown value 'nope'", "profile='nope'": "nope", "3": "keywords alone",
+    "seed=-1": "seed: -1",
 }
 
 
@@ -92,3 +93,4 @@ def test_a_wrong_marker_is_one_sentence(marker: str, pytester: pytest.Pytester, 
     assert done.ret == pytest.ExitCode.INTERRUPTED
     assert "moeguard marker: " in text and WRONG[marker] in text
     assert "Traceback" not in text and "parameters.py" not in text
+    assert "During handling" not in text and "direct cause" not in text

@@ -16,7 +16,7 @@ import torch
 
 from moeguard.backends.flashinfer_cutlass.tactics import AMPERE_STAGES, AMPERE_TILES, Configuration
 
-_MAINLOOP = re.compile(r"Mainloop\w*?ILi\d+ENS\w_IJ(?P<cluster>\w*?)EEENS\w*?_\d+Kernel[A-Za-z0-9]+?EEENS\w_IJ(?P<tile>\w*)")
+_MAINLOOP = re.compile(r"Mainloop\w*?ILi\d+ENS\w_IJ(?P<cluster>\w*?NS\w_\d+Kernel)[A-Za-z0-9]+?EEENS\w_IJ(?P<tile>\w*)")
 #: One of cute's constants, spelled out; later ones refer to it (Itanium C++ ABI, section 5.1.10).
 _SPELLED = re.compile(r"NS\w_(?:1C)?ILi(\d+)EE")
 _COLUMN_STRIDE = re.compile(r"IJS\w_l")

@@ -70,7 +70,7 @@ def test_only_instances_are_registered(value: object) -> None:
 
 
 def test_unknown_names_are_refused_with_those_that_exist() -> None:
-    with pytest.raises(UnknownNameError, match="backend: unknown value 'nope'; allowed: .*torch_reference"):
+    with pytest.raises(UnknownNameError, match="--backend: unknown value 'nope'; allowed: .*torch_reference"):
         registry.get("nope")
 
 

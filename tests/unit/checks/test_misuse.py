@@ -13,9 +13,11 @@ from moeguard.backends.protocol import Traits
 from moeguard.checks.plan import run_checks
 from moeguard.checks.session import Session
 from moeguard.checks.subject import Resources
+from moeguard.checks.tactics import listed
 from moeguard.core.case import Case
 from moeguard.engine.scenario import run_scenario
 from moeguard.mutants.base import Call, Pipeline
+from moeguard.report.glossary import KINDS
 
 CASE = Case.model_validate({
     "shape": {"num_tokens": 5, "hidden_size": 40, "intermediate_size": 24, "num_experts": 4, "top_k": 2}})
@@ -67,6 +69,27 @@ def test_misuse_is_a_crash_of_the_backend(name: str) -> None:
     done = run_scenario(backend, CASE, Resources())
     assert [finding.kind for finding in done.findings if finding.kind != "tactic_not_executed"][:1] == ["crash"]
     assert all(finding.sentence.isprintable() and len(finding.sentence) < 500 for finding in done.findings)
+
+
+@pytest.mark.parametrize(("method", "sentence"), [
+    ("supports", 'supports must return mg.Support.yes() or mg.Support.no("reason"), not int'),
+    ("traits", "traits must return mg.Traits(...), not int"),
+    ("numerics", "numerics must return mg.Numerics(...), not int"),
+])
+def test_a_wrong_type_is_answered_with_the_right_one(method: str, sentence: str) -> None:
+    def run(self: Pipeline, prepared: Any, batch: Any, out: Tensor, **_: Any) -> None:
+        out.zero_()
+
+    backend = type("Misuse", (Pipeline,), {"name": "misuse", "run": run, method: lambda self, case, tactic=None: 7})()
+    (finding,) = run_scenario(backend, CASE, Resources()).findings
+    assert (finding.kind, finding.sentence) == ("crash", sentence)
+    assert "supports" not in KINDS["crash"]
+
+
+def test_many_tactics_are_counted() -> None:
+    assert listed(range(8)) == "0, 1, 2, 3, 4, 5, 6, 7"
+    assert listed(range(11)) == "0, 1, 2, 3, 4, 5, 6, 7, and 3 more"
+    assert listed(()) == "none"
 
 
 def test_memory_that_runs_out_is_noted_and_not_blamed() -> None:

@@ -49,7 +49,7 @@ def test_a_case_that_one_of_two_backends_refuses_was_tested() -> None:
 
 def test_a_vacuous_tuning_is_inconclusive_known_or_not() -> None:
     for known in (False, True):
-        vacuous = finding("vacuous_autotune", known=known)
+        vacuous = finding("vacuous_autotune", entry="an-entry" if known else None)
         outcome = fold(manifest(), [*scenario(0), *scenario(1, findings=[vacuous]), END])
         assert (outcome.verdict, outcome.exit_code) == ("inconclusive", 3)
         assert outcome.sentence.startswith("A tuning proved nothing, so what is tuned was not verified. 1 finding")
@@ -59,14 +59,14 @@ def test_a_vacuous_tuning_is_inconclusive_known_or_not() -> None:
 def test_a_vacuous_tuning_hides_no_other_finding() -> None:
     both = [*scenario(0, findings=[finding("vacuous_autotune"), finding("mismatch")]), END]
     assert (fold(manifest(), both).verdict, fold(manifest(), both).exit_code) == ("findings", 1)
-    known = [*scenario(0, findings=[finding("vacuous_autotune"), finding("mismatch", known=True)]), END]
+    known = [*scenario(0, findings=[finding("vacuous_autotune"), finding("mismatch", entry="an-entry")]), END]
     assert fold(manifest(), known).exit_code == 3
     assert fold(manifest(strict=True), known).exit_code == 1
 
 
 def test_reasons_are_a_few_lines_with_recipes_together() -> None:
-    notes = [Noted(scenario=-1, backend="b", recipe=recipe, what="backend", reason="no GPU") for recipe in ("bf16", "fp16")]
-    assert fold(manifest(), [*notes, END]).reasons() == ["b bf16, fp16: backend: no GPU"]
+    notes = [Noted(scenario=-1, backend="b", recipe=recipe, what="case", reason="no GPU") for recipe in ("bf16", "fp16")]
+    assert fold(manifest(), [*notes, END]).reasons() == ["b bf16, fp16: case: no GPU"]
     many = [Noted(scenario=-1, backend="b", recipe="", what=str(number), reason="r") for number in range(9)]
     assert fold(manifest(), [*many, END]).reasons() == [*(f"b: {number}: r" for number in range(4)), "and 5 more reasons"]
     asked = manifest(backends=["mine"], recipes=["bf16"])
