@@ -18,7 +18,7 @@ from moeguard.checks.sentence import describe, plain
 from moeguard.checks.subject import Resources, Subject, base_subject
 from moeguard.core.case import Case
 from moeguard.core.events import Event, Executed, Found, Noted
-from moeguard.core.finding import Finding, Kind
+from moeguard.core.finding import MEMORY_KINDS, Finding, Kind
 from moeguard.core.numerics import Numerics
 from moeguard.memory.buffers import OutputBuffer, Workspace
 from moeguard.memory.digest import Snapshot
@@ -84,6 +84,8 @@ class Session:
         self._traits: dict[Hashable | None, Traits] = {}
         self._base: Subject | None = None
         self.first: Execution | None = None
+        #: Kind of finding that a write in the wrong place, or none, amounts to while a contract is probed.
+        self.breach: Kind | None = None
 
     @property
     def base(self) -> Subject:
@@ -218,6 +220,8 @@ class Session:
     def report(self, kind: Kind, check: str, tactic: Hashable | None, sentence: str, numbers: dict[str, Any]) -> None:
         """A finding; the first of its kind and tactic in this scenario counts."""
         name = None if tactic is None else str(tactic)
+        if self.breach is not None and kind in MEMORY_KINDS:
+            kind = self.breach
         if (kind, name) in self._seen:
             return
         self._seen.add((kind, name))

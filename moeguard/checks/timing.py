@@ -1,4 +1,8 @@
-"""Timed calls of a backend: CUDA events on a GPU, a monotonic clock elsewhere. They are neither judged nor counted."""
+"""Timed calls of a backend: CUDA events on a GPU, a monotonic clock elsewhere. They are neither judged nor counted.
+
+On a GPU each timed call waits in the queue behind a delay that is longer than its launches take on the host, so that the time
+is that of the kernels.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,9 @@ from moeguard.checks.session import Session
 from moeguard.memory.buffers import OutputBuffer, Workspace
 
 #: Calls before timing, timed calls, and seconds after which no further call is timed.
-WARM_UP, TIMED, ENOUGH = 1, 5, 1.0
+WARM_UP, TIMED, ENOUGH, ENOUGH_CUDA = 2, 5, 1.0, 0.015
+#: Seconds of the delay before a timed call, and cycles of a second (a GPU's clock, about).
+SHORTEST_DELAY, LONGEST_DELAY, CYCLES = 2e-4, 1e-2, 1.8e9
 
 
 def time_calls(session: Session, tactic: Hashable | None) -> list[float]:
@@ -29,10 +35,14 @@ def time_calls(session: Session, tactic: Hashable | None) -> list[float]:
 
     def on_clock() -> float:
         start = time.perf_counter()
-        call()
-        return time.perf_counter() - start
+        call()  # on a GPU, its launches
+        took = time.perf_counter() - start
+        if cuda:
+            torch.cuda.synchronize()
+        return took
 
     def on_device() -> float:
+        torch.cuda._sleep(delay)
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         call()
@@ -40,9 +50,9 @@ def time_calls(session: Session, tactic: Hashable | None) -> list[float]:
         end.synchronize()
         return float(start.elapsed_time(end)) / 1e3
 
-    for _ in range(WARM_UP):
-        session.guarded("run (warm-up)", on_device if cuda else on_clock, tactic, check)
+    host = min(session.guarded("run (warm-up)", on_clock, tactic, check) for _ in range(WARM_UP))
+    delay = int(min(max(2 * host, SHORTEST_DELAY), LONGEST_DELAY) * CYCLES)
     seconds: list[float] = []
-    while len(seconds) < TIMED and (not seconds or sum(seconds) < ENOUGH):
+    while len(seconds) < TIMED and (not seconds or sum(seconds) < (ENOUGH_CUDA if cuda else ENOUGH)):
         seconds.append(session.guarded("run (timed)", on_device if cuda else on_clock, tactic, check))
     return seconds

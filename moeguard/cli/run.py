@@ -12,7 +12,7 @@ PluginOption = Annotated[list[Path] | None, typer.Option("--plugin", help="Pytho
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory. Default: reports/<run-id>.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda. Default: cuda when there is one.")]
-TimeoutOption = Annotated[str, typer.Option("--timeout", help="Longest time of one call into a backend.")]
+TimeoutOption = Annotated[str, typer.Option("--timeout", help="Longest time of one call; prepare and tune get 12 times it.")]
 
 LedgerOption = Annotated[str | None, typer.Option(
     "--ledger", help="File of known findings, or 'packaged'. Default: packaged.")]

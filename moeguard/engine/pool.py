@@ -19,6 +19,8 @@ from moeguard.core.finding import Finding, Kind
 from moeguard.engine.probe import exit_name
 from moeguard.engine.worker import Job, Settings, WorkerError, main
 
+#: Calls in which a library may load, compile or measure many kernels, and how many times the time-out they get.
+SLOW, PATIENCE = frozenset({"prepare", "tune", "tuning_caps", "workspace_bytes", "tactics"}), 12.0
 #: Seconds that a worker may take to start, and to think between two calls into the backend.
 START_TIMEOUT, THINK_TIMEOUT = 180.0, 600.0
 
@@ -158,9 +160,11 @@ class Pool:
 
     def _overdue(self, worker: _Worker) -> Iterator[Event]:
         quiet = time.monotonic() - worker.since
-        if worker.calling is not None and quiet > self._timeout:
-            yield from self._lost(worker, "hang", f"did not return within {self._timeout:g} s")
-        elif worker.calling is None and quiet > THINK_TIMEOUT:
+        if worker.calling is not None:
+            allowed = self._timeout * (PATIENCE if worker.calling.what in SLOW else 1)
+            if quiet > allowed:
+                yield from self._lost(worker, "hang", f"did not return within {allowed:g} s")
+        elif quiet > THINK_TIMEOUT:
             raise HarnessError(f"a worker was silent for {THINK_TIMEOUT:.0f} s outside of the backend")
 
     def _lost(self, worker: _Worker, kind: Kind, what: str) -> Iterator[Event]:

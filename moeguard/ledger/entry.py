@@ -71,7 +71,8 @@ Names = Annotated[tuple[Line, ...], Field(min_length=1)]
 class Entry(BaseModel):
     """A known defect. It covers a finding when everything that it states holds for that finding.
 
-    id: lower-case words with hyphens. backend: its name. kinds: of the findings. recipes, checks: None for all.
+    id: lower-case words with hyphens. backend: its name. also: further backends that call the same kernels.
+    kinds: of the findings. recipes, checks: None for all.
     tactic: shell pattern for ``str`` of the tactic (``default`` for none); None for every tactic.
     package, versions: where the defect is, as a PEP 440 range. reference: where it is reported, without a link.
     expires: last day on which the entry counts. reason: one sentence.
@@ -83,6 +84,7 @@ class Entry(BaseModel):
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=80)]
     backend: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+    also: tuple[Annotated[str, Field(pattern=r"^[a-z0-9_]+$")], ...] = ()
     kinds: Annotated[tuple[Kind, ...], Field(min_length=1)]
     recipes: Annotated[tuple[Annotated[str, AfterValidator(_recipe)], ...], Field(min_length=1)] | None = None
     checks: Names | None = None
@@ -105,13 +107,18 @@ class Entry(BaseModel):
             raise ValueError("the entry's own case is not covered by its recipes and condition; allowed: a case that is")
         return self
 
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """All backends that it is about."""
+        return (self.backend, *self.also)
+
     def applies_to(self, case: Case) -> bool:
         """Whether the case is one of those in which the defect is known."""
         return (self.recipes is None or case.recipe in self.recipes) and self.condition.holds(case_values(case))
 
     def covers(self, finding: Finding) -> bool:
         """Whether ``finding`` is this defect, wherever and whenever it was seen."""
-        return (finding.backend == self.backend and finding.kind in self.kinds
+        return (finding.backend in self.backends and finding.kind in self.kinds
                 and (self.checks is None or finding.check in self.checks)
                 and (self.tactic is None or fnmatchcase(finding.tactic or DEFAULT_TACTIC, self.tactic))
                 and self.applies_to(finding.case) and self.proof.holds(finding.numbers))

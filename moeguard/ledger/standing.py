@@ -26,7 +26,7 @@ class Standing:
         """Decide every entry about one of ``backends`` by the installed packages and by ``today``."""
         names = set(backends)
         return cls(ledger.source, ledger.sha256, tuple(
-            (entry, entry.absence(today)) for entry in ledger.entries if entry.backend in names))
+            (entry, entry.absence(today)) for entry in ledger.entries if names & set(entry.backends)))
 
     def mark(self, finding: Finding) -> Finding:
         """The finding with ``entry`` set to the id of the first entry that counts and covers it, else to None."""
@@ -36,7 +36,7 @@ class Standing:
     def deadly(self, backend: str, case: Case) -> Entry | None:
         """The entry by which ``case`` kills or hangs the process, if one counts."""
         return next((one for one, why in self.entries
-                     if why is None and one.crash_class and one.backend == backend and one.applies_to(case)), None)
+                     if why is None and one.crash_class and backend in one.backends and one.applies_to(case)), None)
 
     def lapsed(self, finding: Finding) -> tuple[Entry, str] | None:
         """For a finding that is not known: an entry that would cover it, and why it does not count."""
