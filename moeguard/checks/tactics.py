@@ -22,7 +22,7 @@ def tactics(session: Session) -> None:
     start = session.case.seed % len(offered)
     chosen = [offered[(start + step) % len(offered)] for step in range(min(len(offered), PER_SCENARIO))]
     for tactic in chosen:
-        force(session, tactic, "tactics", kind_of_wrong(session))
+        force(session, tactic, "tactics", "bad_tactic", quiet=_same_as_default(session))
 
 
 def tuned(session: Session) -> None:
@@ -37,7 +37,7 @@ def tuned(session: Session) -> None:
         return
     if choice not in offered_by(session):
         session.note("autotuning", f"tune() chose {choice}, which tactics() does not offer")
-    force(session, choice, "tuned", "autotune_mismatch")
+    force(session, choice, "tuned", "autotune_mismatch", quiet=_same_as_default(session))
     if session.first is not None and session.first.ok:
         session.execute("tuned", "default after tuning", wrong="autotune_mismatch")
 
@@ -61,9 +61,17 @@ def kind_of_wrong(session: Session) -> Kind:
     return "bad_tactic" if session.first is None or session.first.ok else "mismatch"
 
 
-def force(session: Session, tactic: Hashable, check: str, wrong: Kind) -> tuple[Execution, bool | None]:
-    """One forced execution, and whether the backend says that this tactic ran (None: it cannot tell)."""
-    run = session.execute(check, "forced" if check == "tactics" else "tuned", tactic=tactic, wrong=wrong)
+def _same_as_default(session: Session) -> bool:
+    """Whether the default is wrong too: a wrong tactic is then the same finding, and not reported once more."""
+    return session.first is not None and not session.first.ok
+
+
+def force(session: Session, tactic: Hashable, check: str, wrong: Kind, *, quiet: bool = False) -> tuple[Execution, bool | None]:
+    """One forced execution, and whether the backend says that this tactic ran (None: it cannot tell).
+
+    quiet: a wrong value makes no finding.
+    """
+    run = session.execute(check, "forced" if check == "tactics" else "tuned", tactic=tactic, wrong=wrong, quiet=quiet)
     witness = session.guarded("executed_tactic", session.backend.executed_tactic, tactic, check)
     if witness is None:
         session.note("tactic witness", "the backend cannot tell which tactic ran")

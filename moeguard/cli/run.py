@@ -32,7 +32,8 @@ def run(
     max_cases: Annotated[int | None, typer.Option("--max-cases", help="Cases to draw at most.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the draw.")] = 0,
     device: DeviceOption = None,
-    workers: Annotated[int, typer.Option("--workers", help="Worker processes.")] = 1,
+    workers: Annotated[int | None, typer.Option("--workers", help="Worker processes. Default: 1; for cuda half of the CPUs, "
+                                                               "at most 6.")] = None,
     timeout: TimeoutOption = "10s",
     plugin: PluginOption = None,
     ledger: LedgerOption = None,
@@ -47,7 +48,7 @@ def run(
     from moeguard.core.duration import duration
     from moeguard.core.errors import MoeguardError
     from moeguard.core.recipe import RECIPES
-    from moeguard.engine.options import Options, check_device, chosen_device
+    from moeguard.engine.options import Options, check_device, chosen_device, usual_workers
     from moeguard.engine.plugins import load_plugins
     from moeguard.engine.rundir import RunDirectory
 
@@ -67,7 +68,7 @@ def run(
         backends=tuple(dict.fromkeys(backend or from_plugins or list(registry.BUILTINS))),
         recipes=tuple(dict.fromkeys(recipe or list(RECIPES))), profile=profile,
         budget=duration(budget) if budget is not None else None if max_cases is not None else DEFAULT_BUDGET,
-        max_cases=max_cases, seed=seed, device=device, workers=workers,
+        max_cases=max_cases, seed=seed, device=device, workers=usual_workers(device) if workers is None else workers,
         timeout=duration(timeout, "--timeout"), plugins=plugins,
         ledger=ledger_file(ledger), strict=strict)
     options.check()

@@ -16,6 +16,8 @@ from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
 from moeguard.fuzz.profiles import cost, profile
 
 DEVICES = ("cpu", "cuda")
+#: Workers that share a GPU unless more are asked for; each holds references and weights of its own.
+MOST_WORKERS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,11 @@ def check_device(device: str) -> None:
 
         if not torch.cuda.is_available():
             raise MoeguardError("--device: cuda is not available on this machine; allowed: cpu")
+
+
+def usual_workers(device: str) -> int:
+    """Worker processes of a campaign that names none: on a GPU several, because it is the host that takes the time."""
+    return 1 if device == "cpu" else max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // 2))
 
 
 def chosen_device(device: str | None) -> str:

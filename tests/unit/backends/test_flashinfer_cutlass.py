@@ -1,5 +1,8 @@
 """The adapter for FlashInfer's CUTLASS MoE without FlashInfer: what it takes and declares, tactic ids, kernel names."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -142,5 +145,29 @@ def test_the_scale_of_up_is_folded_into_the_quantisation_of_the_intermediate(sca
     assert bool(torch.isfinite(quant).all())
 
 
-def test_names_of_other_kernels_are_no_gemm():
-    assert witness.gemms(["void finalizeMoeRoutingKernel<...>", "Memset (Device)"]) == []
+class TestWitness:
+    """Names that a profiler recorded on an H200 (FlashInfer 0.7.4, CUDA 13.0), both GEMMs of each forced tactic."""
+
+    NAMES = json.loads(Path(__file__).with_name("kernel_names.json").read_text())
+
+    @pytest.mark.parametrize("tactic", NAMES)
+    def test_the_kernels_tell_the_tactic(self, tactic):
+        assert tuple(witness.gemms(self.NAMES[tactic])) == BACKEND._configurations(case(), tactic)
+
+    @pytest.mark.parametrize("tactic", NAMES)
+    def test_another_tactic_is_not_taken_for_it(self, tactic):
+        others = [other for other in self.NAMES if other != tactic]
+        ran = tuple(witness.gemms(self.NAMES[tactic]))
+        same = {str(BACKEND._configurations(case(), tactic))}
+        assert all(ran != BACKEND._configurations(case(), other) for other in others
+                   if str(BACKEND._configurations(case(), other)) not in same)
+
+    def test_what_ran_instead_is_named(self):
+        prepared = prepare(make_weights(case()), case(), None)
+        assert BACKEND._seen(prepared, None, Tactic(1, -1), self.NAMES["(0, -1)"]) == \
+            "128x16 cluster 1x1 and 128x16 cluster 1x1"
+        assert BACKEND._seen(prepared, None, Tactic(0, -1), self.NAMES["(0, -1)"]) == Tactic(0, -1)
+        assert BACKEND._seen(prepared, None, Tactic(0, -1), ["void otherKernel<...>"]) is None
+
+    def test_names_of_other_kernels_are_no_gemm(self):
+        assert witness.gemms(["void finalizeMoeRoutingKernel<...>", "Memset (Device)"]) == []
