@@ -109,7 +109,8 @@ def _probe(case: Case, stream: Stream, ids: Tensor, weights: Tensor, logits: Ten
         choice = bad[stream.integers("probe-id", tokens, 0, 3)][:, None]
         return torch.where(slot & hit[:, None], choice, ids), weights, logits
     if kind == "duplicate_ids":
-        return torch.where(hit[:, None], ids[:, :1].expand_as(ids), ids), weights, logits
+        copies = stream.integers("probe-copies", tokens, 2, max(3, top_k + 1))[:, None]
+        return torch.where(hit[:, None] & (torch.arange(top_k) < copies), ids[:, :1].expand_as(ids), ids), weights, logits
     logits = torch.where(hit[:, None], torch.full_like(logits, torch.nan), logits)
     ids = torch.where(hit[:, None], torch.zeros_like(ids), ids)
     return ids, torch.where(hit[:, None], torch.full_like(weights, 1.0 / top_k), weights), logits
