@@ -7,10 +7,10 @@ import flashinfer
 import torch
 from flashinfer.fused_moe import cutlass_fused_moe
 
-H, I, E = 256, 256, 16
+H, INTER, E = 256, 256, 16
 generator = torch.Generator("cuda").manual_seed(0)
-w1 = (torch.randn(E, 2 * I, H, device="cuda", generator=generator) * H**-0.5).bfloat16()
-w2 = (torch.randn(E, H, I, device="cuda", generator=generator) * I**-0.5).bfloat16()
+w1 = (torch.randn(E, 2 * INTER, H, device="cuda", generator=generator) * H**-0.5).bfloat16()
+w2 = (torch.randn(E, H, INTER, device="cuda", generator=generator) * INTER**-0.5).bfloat16()
 print(f"flashinfer {flashinfer.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
 for tokens, top_k in ((4, 2), (256, 2), (257, 2), (300, 2), (4, 3), (4, 8), (300, 8), (4, 10)):
     x = torch.randn(tokens, H, device="cuda", generator=generator).bfloat16()

@@ -7,7 +7,7 @@ import flashinfer
 import torch
 from flashinfer.fused_moe import cutlass_fused_moe
 
-T, H, I, E = 8, 256, 256, 4
+T, H, INTER, E = 8, 256, 256, 4
 generator = torch.Generator("cuda").manual_seed(0)
 
 
@@ -16,13 +16,13 @@ def codes(*shape: int) -> torch.Tensor:
 
 
 x = torch.randn(T, H, device="cuda", generator=generator).bfloat16()
-w1, w2 = codes(E, 2 * I, H), codes(E, H, I)
+w1, w2 = codes(E, 2 * INTER, H), codes(E, H, INTER)
 ids = torch.arange(T, device="cuda").remainder(E)[:, None].int()
 weights = torch.ones(T, 1, device="cuda")
 print(f"flashinfer {flashinfer.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
 for exponent in (-8, -16, -20, -23, -30):
-    s1 = torch.full((E, 2 * I // 128, H // 128), 1e-3, device="cuda")
-    s2 = torch.full((E, H // 128, I // 128), 1e-3, device="cuda")
+    s1 = torch.full((E, 2 * INTER // 128, H // 128), 1e-3, device="cuda")
+    s2 = torch.full((E, H // 128, INTER // 128), 1e-3, device="cuda")
     s1[2] = 10.0**exponent  # gate and up of expert 2
     y = cutlass_fused_moe(x, ids, weights, w1, w2, torch.bfloat16, [s1, s2], use_deepseek_fp8_block_scale=True)[0]
     broken = (~torch.isfinite(y)).any(1).nonzero()[:, 0].tolist()

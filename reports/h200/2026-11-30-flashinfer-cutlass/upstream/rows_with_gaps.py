@@ -7,7 +7,7 @@ import flashinfer
 import torch
 from flashinfer.fused_moe import cutlass_fused_moe
 
-T, H, I, E, K, GAP = 16, 256, 256, 8, 2, 8
+T, H, INTER, E, K, GAP = 16, 256, 256, 8, 2, 8
 generator = torch.Generator("cuda").manual_seed(0)
 
 
@@ -15,7 +15,7 @@ def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
     return (torch.randn(*shape, device="cuda", generator=generator) * scale).bfloat16()
 
 
-x, w1, w2 = normal(T, H), normal(E, 2 * I, H, scale=H**-0.5), normal(E, H, I, scale=I**-0.5)
+x, w1, w2 = normal(T, H), normal(E, 2 * INTER, H, scale=H**-0.5), normal(E, H, INTER, scale=INTER**-0.5)
 ids = torch.stack([torch.randperm(E, device="cuda", generator=generator)[:K] for _ in range(T)]).int()
 weights = torch.full((T, K), 1 / K, device="cuda")
 

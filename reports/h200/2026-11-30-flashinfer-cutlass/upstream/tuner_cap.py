@@ -7,9 +7,9 @@ import flashinfer
 import torch
 from flashinfer.fused_moe import core, cutlass_fused_moe
 
-H, I, E, K = 256, 256, 8, 2
-w1 = torch.randn(E, 2 * I, H, device="cuda").bfloat16() * H**-0.5
-w2 = torch.randn(E, H, I, device="cuda").bfloat16() * I**-0.5
+H, INTER, E, K = 256, 256, 8, 2
+w1 = torch.randn(E, 2 * INTER, H, device="cuda").bfloat16() * H**-0.5
+w2 = torch.randn(E, H, INTER, device="cuda").bfloat16() * INTER**-0.5
 x = torch.randn(16, H, device="cuda").bfloat16()
 ids = torch.arange(16 * K, device="cuda").view(16, K).remainder(E).int()
 weights = torch.full((16, K), 1 / K, device="cuda")

@@ -7,8 +7,8 @@ import flashinfer
 import torch
 from flashinfer.fused_moe import cutlass_fused_moe
 
-H, I, E, K = 256, 256, 8, 2
-w1, w2 = torch.zeros(E, 2 * I, H, device="cuda").bfloat16(), torch.zeros(E, H, I, device="cuda").bfloat16()
+H, INTER, E, K = 256, 256, 8, 2
+w1, w2 = torch.zeros(E, 2 * INTER, H, device="cuda").bfloat16(), torch.zeros(E, H, INTER, device="cuda").bfloat16()
 x = torch.zeros(0, H, device="cuda").bfloat16()
 ids, weights = torch.zeros(0, K, device="cuda", dtype=torch.int32), torch.zeros(0, K, device="cuda")
 print(f"flashinfer {flashinfer.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
