@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from moeguard.autotune.runner_class import unbuilt_runner_class
-from moeguard.backends.flashinfer_cutlass import call, layouts, library, tuning
+from moeguard.backends.flashinfer_cutlass import call, layouts, library, modules, tuning
 from moeguard.backends.flashinfer_cutlass.backend import FlashInferCutlass, FlashInferCutlassUnfused
 from moeguard.backends.flashinfer_cutlass.tactics import Tactic
 from moeguard.core.case import Case
@@ -115,6 +117,28 @@ def caps(wanted: list[int]) -> list[int]:
     one, stand_in = library.load(), type("Module", (), {"MoERunner": unbuilt_runner_class("90")})
     core = type("Core", (), {"get_cutlass_fused_moe_module": staticmethod(lambda arch: stand_in)})
     return tuning.caps(library.Library(one.release, core, one.tuner, one.autotune), wanted)
+
+
+def modules_found(kind: str, folder: str) -> dict[str, Any]:
+    """What is said to be missing before and after files lie where a build (``jit``) or a package (``aot``) puts them."""
+    os.environ |= {"FLASHINFER_CUDA_ARCH_LIST": "9.0a", "FLASHINFER_WORKSPACE_BASE": folder}
+    from flashinfer.jit import env
+
+    before, specs = modules.missing(), modules.needed()
+    if kind == "aot":
+        env.FLASHINFER_AOT_DIR = Path(folder)
+    for spec in specs:
+        path = Path(spec.aot_path if kind == "aot" else spec.jit_library_path)
+        path.parent.mkdir(parents=True)
+        path.touch()
+    return {"names": [spec.name for spec in specs], "before": before, "after": modules.missing(),
+            "aot": [spec.is_aot for spec in specs]}
+
+
+def build_arguments() -> list[str]:
+    """Names of the parameters with which the real ``build`` of a module is called, bound to its signature."""
+    os.environ["FLASHINFER_CUDA_ARCH_LIST"] = "9.0a"
+    return [str(len(inspect.signature(spec.build).bind(True, need_lock=True).arguments)) for spec in modules.needed()]
 
 
 def availability() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -145,6 +145,14 @@ class Backend(ABC):
         tuner is configured for after it; None when the library has no such state.
         """
         return None
+
+    def foreign_layouts(self, weights: Weights, case: Case) -> Mapping[str, Any]:
+        """The weights prepared as other releases of the library expect them, by a short name that follows "weights".
+
+        For example ``packed as for release 1``. The library must refuse each (raise before anything is written) or be right.
+        Launches no kernel on the batch. Empty when the layouts of all releases are one, or none can be made here.
+        """
+        return {}
 
     def executed_tactic(self) -> Hashable | None:
         """Witness after ``run``: the tactic that really ran, None when the backend cannot tell."""

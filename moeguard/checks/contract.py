@@ -16,7 +16,10 @@ def contract(session: Session, name: str) -> None:
     session.breach = kind if name == "noncontiguous" else None  # the rows of out have gaps too
     run = session.execute("contract", f"probe {name}", refusals=(Exception,), quiet=True)
     if run.refused is not None:
-        _refused(session, kind, name, run.refused, wrote=run.wrote)
+        fault = fault_of(run.refused, wrote=run.wrote)
+        if fault is not None:
+            session.report(kind, "contract", None, f"{name} is declared as unsupported, and {fault}",
+                           {"exception": type(run.refused).__name__})
         return
     if run.ok:
         session.note(name, "declared as unsupported, answered rightly without raising")
@@ -26,13 +29,10 @@ def contract(session: Session, name: str) -> None:
                    dict(run.judgement.numbers, rules=list(run.judgement.failed)))
 
 
-def _refused(session: Session, kind: Kind, name: str, error: BaseException, *, wrote: bool) -> None:
+def fault_of(error: BaseException, *, wrote: bool) -> str | None:
+    """What is wrong about a refusal, as a clause; None when it is one of REFUSALS and came before anything was written."""
     if wrote:
-        session.report(kind, "contract", None,
-                       f"{name} is declared as unsupported, and run raised only after it had written to out",
-                       {"exception": type(error).__name__})
-    elif not isinstance(error, REFUSALS):
-        allowed = ", ".join(kind.__name__ for kind in REFUSALS)
-        session.report(kind, "contract", None,
-                       f"{name} is declared as unsupported, and run raised {type(error).__name__}; allowed: {allowed}",
-                       {"exception": type(error).__name__})
+        return "run raised only after it had written to out"
+    if isinstance(error, REFUSALS):
+        return None
+    return f"run raised {type(error).__name__}; allowed: {', '.join(kind.__name__ for kind in REFUSALS)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moeguard.checks.contract import contract
 from moeguard.checks.declared import unsupported
+from moeguard.checks.layout import layout
 from moeguard.checks.metamorphic import metamorphic
 from moeguard.checks.repeat import memory, repeat
 from moeguard.checks.sequence import sequence
@@ -15,7 +16,7 @@ from moeguard.core.errors import MoeguardError
 
 #: Check groups by name; the order is the order of execution.
 CHECKS = {"values": values, "memory": memory, "repeat": repeat, "tactics": tactics, "tuned": tuned,
-          "metamorphic": metamorphic, "sequence": sequence, "tuner": tuner}
+          "metamorphic": metamorphic, "sequence": sequence, "tuner": tuner, "layout": layout}
 #: Names of all groups, for reports and test ids.
 GROUPS = (*CHECKS, "contract")
 

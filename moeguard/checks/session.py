@@ -79,13 +79,14 @@ class Session:
         self.executions = 0
         self._pattern = 0
         self._confirmed: dict[tuple[str, tuple[str, ...]], bool] = {}
-        self._seen: set[tuple[str, str | None]] = set()
+        self._seen: set[tuple[str, str | None, str | None]] = set()
         self._numerics: dict[tuple[str, Hashable | None], Numerics] = {}
         self._traits: dict[Hashable | None, Traits] = {}
         self._base: Subject | None = None
         self.first: Execution | None = None
         #: Kind of finding that a write in the wrong place, or none, amounts to while a contract is probed.
         self.breach: Kind | None = None
+        self._topic: str | None = None
 
     @property
     def base(self) -> Subject:
@@ -118,6 +119,15 @@ class Session:
                 yield
         finally:
             self.entering(None)
+
+    @contextlib.contextmanager
+    def probing(self, breach: Kind, topic: str) -> Iterator[None]:
+        """Around the probe of a contract: what memory shows is a ``breach``, and findings about other topics stay apart."""
+        self.breach, self._topic = breach, topic
+        try:
+            yield
+        finally:
+            self.breach = self._topic = None
 
     def crash(self, what: str, error: BaseException, tactic: Hashable | None, check: str) -> NoReturn:
         """Report a crash and abort. Memory that ran out is no defect of a kernel: it is noted."""
@@ -218,13 +228,13 @@ class Session:
             self.crash(f"workspace_bytes = {size}", error, tactic, check)
 
     def report(self, kind: Kind, check: str, tactic: Hashable | None, sentence: str, numbers: dict[str, Any]) -> None:
-        """A finding; the first of its kind and tactic in this scenario counts."""
+        """A finding; the first of its kind, tactic and probed topic in this scenario counts."""
         name = None if tactic is None else str(tactic)
         if self.breach is not None and kind in MEMORY_KINDS:
-            kind = self.breach
-        if (kind, name) in self._seen:
+            kind, sentence = self.breach, sentence if self._topic is None else f"{self._topic}: {sentence}"
+        if (kind, name, self._topic) in self._seen:
             return
-        self._seen.add((kind, name))
+        self._seen.add((kind, name, self._topic))
         finding = Finding(kind=kind, check=check, backend=self.backend.name, case=self.case, sentence=sentence, tactic=name,
                           numbers=numbers)
         self.findings.append(finding)

@@ -20,7 +20,7 @@ from moeguard.engine.probe import exit_name
 from moeguard.engine.worker import Job, Settings, WorkerError, main
 
 #: Calls in which a library may load, compile or measure many kernels, and how many times the time-out they get.
-SLOW, PATIENCE = frozenset({"prepare", "tune", "tuning_caps", "workspace_bytes", "tactics"}), 12.0
+SLOW, PATIENCE = frozenset({"prepare", "foreign_layouts", "tune", "tuning_caps", "workspace_bytes", "tactics"}), 12.0
 #: Seconds that a worker may take to start, and to think between two calls into the backend.
 START_TIMEOUT, THINK_TIMEOUT = 180.0, 600.0
 

@@ -1,8 +1,8 @@
-"""Mutants that break what they declare of unusual calls: duplicate and invalid ids, NaN logits, no tokens, row gaps."""
+"""Mutants that break contracts of unusual calls: duplicate and invalid ids, NaN logits, no tokens, row gaps, foreign layouts."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from moeguard.backends.protocol import Refused, Traits
 from moeguard.core.case import Case
 from moeguard.mutants.base import Call, Mutant, Prepared, Slots, Trigger
-from moeguard.tensors.operand import Batch
+from moeguard.tensors.operand import Batch, Operand, Weights
 
 CONTRACT = frozenset({"routing_contract"})
 DUPLICATES = {"routing": {"kind": "duplicate_ids"}, "shape": {"top_k": 3}}
@@ -190,6 +190,25 @@ class RowGapsIgnored(Mutant):
         return super().begin(prepared, replace(batch, x=dense), out, tactic, workspace)
 
 
+class ForeignLayoutTaken(Mutant):
+    """Takes weights that were packed for an earlier release, high nibble first, for its own (flashinfer#3334)."""
+
+    name = "mutant_foreign_layout_taken"
+    expected: ClassVar[frozenset[str]] = frozenset({"layout_contract"})
+    trigger: ClassVar[Trigger] = {"recipe": "mxfp4_bf16", "shape": {"hidden_size": 256, "intermediate_size": 256}}
+
+    def foreign_layouts(self, weights: Weights, case: Case) -> Mapping[str, Prepared]:
+        def packed(operand: Operand) -> Operand:
+            return replace(operand, data=(operand.data >> 4) | (operand.data << 4))
+
+        if not weights.gate.packed:
+            return {}
+        up = None if weights.up is None else packed(weights.up)
+        earlier = replace(weights, gate=packed(weights.gate), up=up, down=packed(weights.down))
+        return {"packed as for release 1": self.prepare(earlier, case)}
+
+
 BROKEN_CONTRACT: tuple[type[Mutant], ...] = (
     NegativeIdWraps, LargeIdClamps, InvalidIdsSilent, DuplicatesDropped, DuplicatesBeyondFused, DuplicatesSilent,
-    RefusesLate, RefusesWithLookupError, NanLogitsLeak, ZeroTokensRaise, ZeroTokensWrite, RowGapsIgnored)
+    RefusesLate, RefusesWithLookupError, NanLogitsLeak, ZeroTokensRaise, ZeroTokensWrite, RowGapsIgnored,
+    ForeignLayoutTaken)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
 from moeguard.mutants.base import Call, Pipeline, Prepared, Slots, rounded
 from moeguard.mutants.split import Split
-from moeguard.tensors.operand import Batch
+from moeguard.tensors.operand import Batch, Weights
 
 
 class HealthyTacticNumerics(Split):
@@ -155,6 +155,38 @@ class HealthyRefusing(Pipeline):
         return call
 
 
+@dataclass(frozen=True, slots=True)
+class Released(Prepared):
+    """release: whose layout it is. 1 holds down transposed, 2 holds up in place of gate and gate in place of up, 3 is current."""
+
+    release: int = 3
+
+
+class HealthyLayouts(Pipeline):
+    """Knows the layout of its weights: refuses those of release 1, and reads those of release 2 as they are meant."""
+
+    name = "healthy_layouts"
+
+    def prepare(self, weights: Weights, case: Case) -> Released:
+        plain = super().prepare(weights, case)
+        return Released(case, plain.gate, plain.up, plain.down, weights)
+
+    def foreign_layouts(self, weights: Weights, case: Case) -> Mapping[str, Released]:
+        own = self.prepare(weights, case)
+        first = replace(own, down=own.down.transpose(1, 2).contiguous(), release=1)
+        second = own if own.up is None else replace(own, gate=own.up, up=own.gate, release=2)
+        return {"transposed as for release 1": first, "ordered as for release 2": second}
+
+    def begin(self, prepared: Prepared, batch: Batch, out: Tensor, tactic: Hashable | None,
+              workspace: Tensor | None) -> Call:
+        assert isinstance(prepared, Released)
+        if prepared.release == 1:
+            raise Refused("these weights are in the layout of release 1")
+        if prepared.release == 2 and prepared.up is not None:
+            prepared = replace(prepared, gate=prepared.up, up=prepared.gate)
+        return super().begin(prepared, batch, out, tactic, workspace)
+
+
 HEALTHY_DECLARATIONS: tuple[type[Backend], ...] = (
     HealthyTacticNumerics, HealthyNarrowCombine, HealthyNarrowOutputs, HealthyTwoRoundings, HealthyPrecise,
-    HealthyRandomOrder, HealthyRowWise, HealthyRefusing)
+    HealthyRandomOrder, HealthyRowWise, HealthyRefusing, HealthyLayouts)

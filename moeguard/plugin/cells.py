@@ -30,6 +30,7 @@ NOTES = {"tactics": "tactics", "tuned": "autotuning"}
 ABSENT = {
     "contract": "no drawn case has what the backend declares as unsupported",
     "tactics": "the backend offers none", "tuned": "the backend has no tuning of its own, or kept the default",
+    "layout": "the backend names no weight layout of another release",
     "tuner": "the backend tells nothing about the state of its tuner",
 }
 

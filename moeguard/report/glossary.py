@@ -25,7 +25,7 @@ KINDS: dict[Kind, str] = {
     "crash": "A call into the backend raised, returned what it must not, or ended its process.",
     "hang": "The call did not come back in time.",
     "routing_contract": "Unusual expert ids are not treated as the backend declares.",
-    "layout_contract": "A memory layout that the backend declares is not treated as it should be.",
+    "layout_contract": "Rows with gaps, or weights in another release's layout, are neither refused nor answered rightly.",
     "tuning_range": "Token counts that are served lie outside the tuned range.",
     "perf_regression": "The call is slower than its baseline by more than noise.",
 }

@@ -72,7 +72,7 @@ def test_an_empty_folder_in_parallel(run: Run) -> None:
     for recipe in RECIPES:
         for group in GROUPS:
             outcome = done.tests[f"moeguard::torch_reference::{recipe}::{group}"]
-            assert outcome == "passed" or group in ("contract", "tuner"), (recipe, group, done.out)
+            assert outcome == "passed" or group in ("contract", "tuner", "layout"), (recipe, group, done.out)
     by_cell: dict[str, set[str]] = {}
     for line in done.out.splitlines():
         if line.startswith("[gw") and "moeguard::" in line:
@@ -87,11 +87,12 @@ def test_an_empty_folder_in_parallel(run: Run) -> None:
 def test_a_healthy_plugin_passes_and_says_what_did_not_apply(run: Run, loop: str) -> None:
     done = run(*QUICK, loop, "-rs")
     assert done.code == 0, done.out
-    assert done.tests == {f"{CELL}::{group}": "skipped" if group in ("tactics", "tuned", "tuner", "contract") else "passed"
-                          for group in GROUPS}
+    assert done.tests == {f"{CELL}::{group}": "skipped" if group in ("tactics", "tuned", "tuner", "layout", "contract")
+                          else "passed" for group in GROUPS}
     assert "the backend offers none" in reason(done.junit, "tactics")
     assert "the backend has no tune()" in reason(done.junit, "tuned")
     assert "the backend has no tuning_caps()" in reason(done.junit, "tuner")
+    assert "the backend has no foreign_layouts()" in reason(done.junit, "layout")
 
 
 def test_a_defect_fails_with_sentence_numbers_case_and_replay(run: Run, holey: str, pytester: pytest.Pytester) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from moeguard.backends.flashinfer_cutlass import tuning, witness
 from moeguard.backends.flashinfer_cutlass.call import ACTIVATIONS, CAP
-from moeguard.backends.flashinfer_cutlass.layouts import Prepared, prepare
+from moeguard.backends.flashinfer_cutlass.layouts import Prepared, foreign, prepare
 from moeguard.backends.flashinfer_cutlass.library import BUILT, built_recipes, load, refusal
 from moeguard.backends.flashinfer_cutlass.tactics import DEFAULT, Configuration, Tactic, configuration, expected, singles
 from moeguard.backends.protocol import Availability, Backend, Refused, Support, Traits
@@ -92,6 +92,10 @@ class FlashInferCutlass(Backend):
 
     def prepare(self, weights: Weights, case: Case) -> Prepared:
         return prepare(weights, case, load())
+
+    def foreign_layouts(self, weights: Weights, case: Case) -> Mapping[str, Prepared]:
+        """4-bit weights without interleaving: no tensor tells them apart, and nothing checks (flashinfer#3334)."""
+        return foreign(weights, case, load())
 
     def tactics(self, prepared: Prepared, batch: Batch) -> tuple[Tactic, ...]:
         """Each tactic of one stage with the other at its default, then the pairs that the tuner chose for these weights."""

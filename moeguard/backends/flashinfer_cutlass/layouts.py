@@ -14,6 +14,8 @@ from moeguard.tensors.operand import Operand, Weights
 
 #: What FlashInfer calls the packed 4-bit types, and the weight elements of one scale.
 _FOUR_BIT = {"mxfp4_bf16": ("fp4", 32), "int4_fp8": ("int4", 128)}
+#: Name of the layout that 4-bit weights had before they were interleaved (flashinfer#3084).
+EARLIER = "packed as for FlashInfer up to 0.6.9"
 #: Fixed factor of the MXFP4 x FP8 epilogue, from FlashInfer's ``prepare_cutlass_humming_weights``.
 _HUMMING_FACTOR = 64.0
 
@@ -66,6 +68,16 @@ def prepare(weights: Weights, case: Case, library: Any, *, interleave: bool | No
         fc1, fc2, scales = _four_bit(library, fc1, fc2, weights, case, wanted)
         flags = {"use_w4_group_scaling": True} | ({"use_packed_weights": True} if recipe == "int4_fp8" else {})
     return Prepared(case, fc1.contiguous(), fc2.contiguous(), scales, _biases(weights, case), flags, weights)
+
+
+def foreign(weights: Weights, case: Case, library: Any) -> dict[str, Prepared]:
+    """``weights {name}`` as other releases take them, by name: 4-bit weights, which are interleaved from 0.6.10 on alone.
+
+    Empty in other recipes, and before 0.6.10: what interleaves came with the layout (flashinfer#3084).
+    """
+    if case.recipe not in _FOUR_BIT or not library.release.interleaved:
+        return {}
+    return {EARLIER: prepare(weights, case, library, interleave=False)}
 
 
 def _rows(weights: Weights, part: str) -> Tensor:

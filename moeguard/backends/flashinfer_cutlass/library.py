@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
+from moeguard.backends.flashinfer_cutlass import modules
 from moeguard.backends.flashinfer_cutlass.versions import Release, release
 
 PACKAGE = "flashinfer-python"
@@ -43,7 +44,10 @@ def installed() -> str | None:
 
 
 def refusal() -> str | None:
-    """Why the adapter cannot run on this machine, without importing FlashInfer; None when it can."""
+    """Why the adapter cannot run on this machine; None when it can. Imports FlashInfer only when all else says yes.
+
+    A run does not compile: a first build takes far longer than any call may, and would be reported as a hang.
+    """
     import torch
 
     found = installed()
@@ -57,7 +61,11 @@ def refusal() -> str | None:
     capability = torch.cuda.get_device_capability()
     if capability != HOPPER:
         return f"compute capability {capability[0]}.{capability[1]}; the adapter drives 9.0 only"
-    return None
+    try:
+        load()
+        return modules.missing()
+    except Exception as error:
+        return f"FlashInfer {found} does not import: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def built_recipes() -> frozenset[str] | None:

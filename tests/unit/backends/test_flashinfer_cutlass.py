@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from moeguard.backends.flashinfer_cutlass import library, witness
+from moeguard.backends.flashinfer_cutlass import backend, build, library, modules, witness
 from moeguard.backends.flashinfer_cutlass.backend import FlashInferCutlass, FlashInferCutlassUnfused
-from moeguard.backends.flashinfer_cutlass.layouts import prepare
+from moeguard.backends.flashinfer_cutlass.layouts import EARLIER, foreign, prepare
 from moeguard.backends.flashinfer_cutlass.tactics import Configuration, Counts, Tactic, configuration, expected, singles
 from moeguard.backends.flashinfer_cutlass.versions import RELEASES, release
 from moeguard.core.case import Case
@@ -46,6 +47,110 @@ class TestVersions:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
         assert BACKEND.availability().reason == "compute capability 10.0; the adapter drives 9.0 only"
+
+
+class Spec:
+    """Stands in for FlashInfer's ``JitSpec``."""
+
+    def __init__(self, name, aot=False, jit=False, failure=None):
+        self.name, self.is_aot, self.jit, self.failure, self.builds = name, aot, jit, failure, []
+
+    @property
+    def is_compiled(self):
+        return self.is_aot or self.jit
+
+    def build(self, verbose, need_lock):
+        if self.failure:
+            raise self.failure
+        self.builds.append((verbose, need_lock))
+        self.jit = True
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """A machine on which all but FlashInfer's modules is there."""
+    monkeypatch.setattr(library, "installed", lambda: "0.7.4")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    for module in (library, build, backend):
+        monkeypatch.setattr(module, "load", lambda: SimpleNamespace(release=RELEASES["0.7.4"]))
+    return monkeypatch
+
+
+class TestModules:
+    @pytest.mark.parametrize(("kernels", "timer", "reason"), [
+        (Spec("fused_moe_90"), Spec("trtllm_utils"), "modules fused_moe_90 and trtllm_utils are missing"),
+        (Spec("fused_moe_90"), Spec("trtllm_utils", jit=True), "module fused_moe_90 is missing"),
+        (Spec("fused_moe_90", aot=True), Spec("trtllm_utils"), "module trtllm_utils is missing"),
+        (Spec("fused_moe_90", aot=True), Spec("trtllm_utils", aot=True), None),
+        (Spec("fused_moe_90", jit=True), Spec("trtllm_utils", jit=True), None),
+    ])
+    def test_a_run_never_compiles(self, hopper, kernels, timer, reason):
+        hopper.setattr(modules, "needed", lambda: (kernels, timer))
+        for one in (FlashInferCutlass(), FlashInferCutlassUnfused()):
+            found = one.availability()
+            assert found.available is (reason is None)
+            command = "python -m moeguard.backends.flashinfer_cutlass.build"
+            assert found.reason == ("" if reason is None else f"FlashInfer's compiled {reason}; build with: {command}")
+
+    @pytest.mark.parametrize("place", ["load", "needed"])
+    def test_a_failing_import_is_a_reason(self, hopper, place):
+        def fails():
+            raise ImportError("libcudart.so.13:\n cannot open")
+
+        hopper.setattr(library if place == "load" else modules, place, fails)
+        assert BACKEND.availability().reason == \
+            "FlashInfer 0.7.4 does not import: ImportError: libcudart.so.13: cannot open"
+
+    def test_nothing_is_imported_where_something_else_is_missing(self, hopper):
+        hopper.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
+        hopper.setattr(library, "load", lambda: pytest.fail("imported"))
+        assert BACKEND.availability().reason.startswith("compute capability 10.0")
+
+    def test_the_command_builds_what_no_package_holds(self, hopper, capsys):
+        kernels, timer = Spec("fused_moe_90", aot=True), Spec("trtllm_utils")
+        hopper.setattr(modules, "needed", lambda: (kernels, timer))
+        assert build.main([]) == 0 and BACKEND.availability().available
+        assert (kernels.builds, timer.builds) == ([], [(True, True)])
+        assert capsys.readouterr().out == "fused_moe_90: found in a package\ntrtllm_utils: built\n"
+
+    def test_the_command_says_what_went_wrong(self, hopper, capsys):
+        hopper.setattr(modules, "needed", lambda: (Spec("fused_moe_90", failure=RuntimeError("Ninja build\nfailed")),))
+        assert build.main([]) == 1
+        assert capsys.readouterr().err == "error: FlashInfer 0.7.4: Ninja build failed\n"
+
+    def test_the_command_without_flashinfer(self, monkeypatch, capsys):
+        monkeypatch.setattr(library, "installed", lambda: None)
+        assert build.main([]) == 2
+        assert capsys.readouterr().err == "error: flashinfer-python is not installed\n"
+
+
+class TestForeignLayouts:
+    """Which weights the library must tell from its own."""
+
+    @staticmethod
+    def of(version):
+        """The library with interleaving functions that only mark what went through them."""
+        core = SimpleNamespace(interleave_moe_weights_for_sm90_mixed_gemm=lambda value, name: value.flip(2),
+                               interleave_moe_scales_for_sm90_mixed_gemm=lambda value, group: value.flip(2))
+        return SimpleNamespace(release=RELEASES[version], core=core)
+
+    @pytest.mark.parametrize("recipe", ["mxfp4_bf16", "int4_fp8"])
+    def test_four_bit_weights_as_the_earlier_releases_took_them(self, recipe):
+        one = case(recipe)
+        weights = make_weights(one)
+        own, before = prepare(weights, one, self.of("0.7.4")), prepare(weights, one, self.of("0.6.9"))
+        (name, other), = foreign(weights, one, self.of("0.7.4")).items()
+        assert name == EARLIER == "packed as for FlashInfer up to 0.6.9"
+        for mine, theirs, earlier in zip((own.fc1, own.fc2, *own.scales), (other.fc1, other.fc2, *other.scales),
+                                         (before.fc1, before.fc2, *before.scales), strict=True):
+            assert torch.equal(theirs, earlier) and (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+        assert not torch.equal(own.fc1, other.fc1) and not torch.equal(own.scales[0], other.scales[0])
+
+    @pytest.mark.parametrize(("recipe", "version"), [("bf16", "0.7.4"), ("mxfp4_fp8", "0.7.4"), ("mxfp4_bf16", "0.6.9")])
+    def test_there_is_none_elsewhere(self, recipe, version):
+        one = case(recipe)
+        assert foreign(make_weights(one), one, self.of(version)) == {}
 
 
 class TestSupport:

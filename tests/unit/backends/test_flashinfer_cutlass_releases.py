@@ -53,5 +53,19 @@ def test_the_cap_of_an_earlier_call_sticks(version):
     assert ask(version, "caps", [8192, 512, 8192]) == [8192, 512, 512]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", ["jit", "aot"])
+def test_compiled_modules_are_found_where_the_release_looks(version, kind, tmp_path):
+    got = ask(version, "modules_found", kind, str(tmp_path))
+    assert got["names"] == ["fused_moe_90", "trtllm_utils"]
+    assert got["before"].startswith("FlashInfer's compiled modules fused_moe_90 and trtllm_utils are missing")
+    assert got["after"] is None and got["aot"] == [kind == "aot"] * 2
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_build_binds_to_the_real_signature(version):
+    assert ask(version, "build_arguments") == ["2", "2"]
+
+
 def test_availability_gives_the_reason():
     assert set(ask("0.7.4", "availability")) == {"no CUDA device"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ledger_files import ENTRY
 
+from moeguard.backends.flashinfer_cutlass.layouts import EARLIER
 from moeguard.core.case import Case
 from moeguard.core.finding import Finding
 from moeguard.ledger.entry import Entry
@@ -164,3 +165,19 @@ class TestPackaged:
         assert self.known(entries, "tuning_range", name, check="tuner", shape={"num_tokens": 4096})
         assert not self.known(entries, "stale_state", name, check="sequence")
         assert not self.known(entries, "mismatch", name, check="tuner")
+
+    @pytest.mark.parametrize(("numbers", "fields", "known"), [
+        ({}, {}, True),
+        ({}, {"recipe": "int4_fp8", "shape": {"num_tokens": 1}}, True),
+        ({}, {"recipe": "mxfp4_fp8"}, False),
+        ({"layout": "packed as for FlashInfer 0.8"}, {}, False),
+        ({"elements": None}, {}, False),  # raised late, or wrote where it must not
+    ])
+    def test_raw_four_bit_weights(self, entries: Standing, numbers: dict[str, Any], fields: dict[str, Any],
+                                  known: bool) -> None:
+        name = "flashinfer-3334-raw-four-bit-weights"
+        proof = {"layout": EARLIER, "elements": 4096, "max_z": 900.0} | numbers
+        proof = {key: value for key, value in proof.items() if value is not None}
+        assert self.known(entries, "layout_contract", name, proof, check="layout", **fields) is known
+        assert not self.known(entries, "layout_contract", name, proof, check="contract", **fields)
+        assert not self.known(entries, "mismatch", name, proof, check="layout", **fields)
