@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Layer of a measurement that names none.
 DEFAULT_LAYER = "Qwen3-30B-A3B"
 #: Header of the human table.
-_COLUMNS = ("layer", "T", "backend", "arm", "tactic", "verdict", "µs", "of the fastest")
+_COLUMNS = ("layer", "T", "backend", "arm", "tactic", "verdict", "time", "ratio")
 
 
 def bench(
@@ -100,13 +100,15 @@ def _show(rows: list[dict[str, Any]], absent: dict[str, str]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from moeguard.report.text import brief
+
     table = Table(title=None, box=None, pad_edge=False)
     for heading in _COLUMNS:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", min_width=len(heading))
     for row in rows:
         verdict = row["verdict"] + (f": {row['reason']}" if row["reason"] else "")
         table.add_row(row["layer"], str(row["tokens"]), row["backend"], row["arm"], escape(row["tactic"] or "-"),
-                      escape(verdict), f"{row['seconds'] * 1e6:.1f}" if row["seconds"] else "-",
+                      escape(verdict), brief(row["seconds"]) if row["seconds"] else "-",
                       f"{row['of_fastest']:.2f}" if row["of_fastest"] else "-")
     console = Console()
     if rows:

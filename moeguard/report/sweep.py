@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from moeguard.core.events import Swept
 from moeguard.report.history import History, Scenario
-from moeguard.report.text import duration
+from moeguard.report.text import brief
 
 
 class Column(NamedTuple):
@@ -85,14 +85,8 @@ def _fastest(column: Column, cells: dict[Key, dict[str, Any]]) -> Key | None:
 
 def _cell(entry: dict[str, Any], *, star: bool) -> str:
     verdict = ", ".join(entry["kinds"]) or entry["verdict"]
-    took = "" if entry["seconds"] is None else f" {_short(entry['seconds'])}"
+    took = "" if entry["seconds"] is None else f" {brief(entry['seconds'])}"
     return f"{verdict}{took}{' *' if star else ''}"
-
-
-def _short(seconds: float) -> str:
-    if seconds >= 1:
-        return duration(seconds)
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
 def _column(scenario: Scenario, labels: Sequence[str]) -> Column:
