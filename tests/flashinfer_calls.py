@@ -119,20 +119,24 @@ def caps(wanted: list[int]) -> list[int]:
     return tuning.caps(library.Library(one.release, core, one.tuner, one.autotune), wanted)
 
 
-def modules_found(kind: str, folder: str) -> dict[str, Any]:
-    """What is said to be missing before and after files lie where a build (``jit``) or a package (``aot``) puts them."""
+def modules_found(folder: str) -> dict[str, Any]:
+    """What is said to be missing before files lie where a build puts them (``jit``), and where a package does (``aot``)."""
     os.environ |= {"FLASHINFER_CUDA_ARCH_LIST": "9.0a", "FLASHINFER_WORKSPACE_BASE": folder}
     from flashinfer.jit import env
 
-    before, specs = modules.missing(), modules.needed()
-    if kind == "aot":
-        env.FLASHINFER_AOT_DIR = Path(folder)
-    for spec in specs:
-        path = Path(spec.aot_path if kind == "aot" else spec.jit_library_path)
-        path.parent.mkdir(parents=True)
-        path.touch()
-    return {"names": [spec.name for spec in specs], "before": before, "after": modules.missing(),
-            "aot": [spec.is_aot for spec in specs]}
+    before, specs, said = modules.missing(), modules.needed(), {}
+    for kind in ("jit", "aot"):
+        if kind == "aot":
+            env.FLASHINFER_AOT_DIR = Path(folder) / "packaged"
+        paths = [Path(spec.aot_path if kind == "aot" else spec.jit_library_path) for spec in specs]
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        said[kind] = modules.missing()
+        if kind == "jit":
+            for path in paths:
+                path.unlink()
+    return {"names": [spec.name for spec in specs], "before": before, **said, "ahead of time": [spec.is_aot for spec in specs]}
 
 
 def build_arguments() -> list[str]:
@@ -144,3 +148,8 @@ def build_arguments() -> list[str]:
 def availability() -> list[str]:
     """Why neither backend can run here."""
     return [backend.availability().reason for backend in (FlashInferCutlass(), FlashInferCutlassUnfused())]
+
+
+def run(wanted: dict[str, list[Any]]) -> dict[str, Any]:
+    """Several answers from one process. wanted: by name of an answer, the function's name and its arguments."""
+    return {name: globals()[function](*arguments) for name, (function, *arguments) in wanted.items()}

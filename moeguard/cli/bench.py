@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moeguard.cli.run import BackendOption, DeviceOption, JsonOption, PluginOption
+from moeguard.cli.run import BackendOption, DeviceOption, JsonOption, LayerOption, PluginOption
 
 if TYPE_CHECKING:
     from moeguard.checks.bench import Arm
 
+#: Layer of a measurement that names none.
+DEFAULT_LAYER = "Qwen3-30B-A3B"
 #: Header of the human table.
-_COLUMNS = ("layer", "T", "backend", "arm", "tactic", "verdict", "µs", "of the fastest")
+_COLUMNS = ("layer", "T", "backend", "arm", "tactic", "verdict", "time", "ratio")
 
 
 def bench(
     backend: BackendOption = None,
     recipe: Annotated[str, typer.Option("--recipe", help="Recipe.")] = "bf16",
-    layer: Annotated[list[str] | None, typer.Option("--layer", help="Public model's layer; repeatable. MODEL/tpN: one "
-                                                                    "tensor-parallel rank of N.")] = None,
+    layer: LayerOption = None,
     tokens: Annotated[str, typer.Option("--tokens", help="Numbers of tokens, separated by commas.")] = "512,8192",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the tensors.")] = 0,
     device: DeviceOption = None,
@@ -30,41 +31,59 @@ def bench(
 ) -> int:
     """Time the default and the tuned tactic of each backend, each judged first, side by side in one process.
 
-    Exit code 1 when an answer is wrong, 3 when nothing was timed.
+    Exit code 1 when an answer is wrong or a call crashed, 3 when nothing was timed or a tuning was vacuous.
     """
     from moeguard.backends import registry
     from moeguard.checks.bench import bench as measure
     from moeguard.checks.session import Session
     from moeguard.checks.subject import Resources
-    from moeguard.cli.layers import cases
+    from moeguard.cli.layers import columns, named
     from moeguard.core.environment import fingerprint
-    from moeguard.engine.options import chosen_device
+    from moeguard.engine.options import Options, chosen_device
     from moeguard.engine.plugins import load_plugins
 
-    columns = cases(layer or ["Qwen3-30B-A3B"], recipe, tokens, seed)
+    cases = columns(named(layer or [DEFAULT_LAYER]), recipe, tokens, seed)
     added = load_plugins(plugin)
     device = chosen_device(device)
-    names = list(dict.fromkeys(backend or added or list(registry.BUILTINS)))
-    backends = [registry.get(name) for name in names]
-    resources, rows = Resources(device), []
-    for label, case in columns:
-        for one in backends:
-            availability = one.availability()
-            if not availability.available:
-                continue
-            for arm in measure(Session(one, case, resources)):
-                rows.append(_row(label, case.shape.num_tokens, one.name, arm))
+    names = tuple(dict.fromkeys(backend or added or list(registry.BUILTINS)))
+    Options(backends=names, recipes=(recipe,), seed=seed, device=device,
+            cases=tuple(case.model_dump(mode="json", by_alias=True) for _, case in cases)).check()
+    absent = {name: reason for name in names if (reason := unavailable(name)) is not None}
+    resources = Resources(device)
+    rows: list[dict[str, Any]] = []
+    for label, case in cases:
+        for name in names:
+            if name not in absent:
+                arms = measure(Session(registry.get(name), case, resources))
+                rows += [_row(label, case.shape.num_tokens, name, arm) for arm in arms]
         resources.release()
     for row in rows:
-        fastest = min((other["seconds"] for other in rows if other["seconds"] and _place(other) == _place(row)), default=None)
+        fastest = min((other["seconds"] for other in rows if other["seconds"] and other["verdict"] == "ok"
+                       and _place(other) == _place(row)), default=None)
         row["of_fastest"] = round(row["seconds"] / fastest, 3) if row["seconds"] and fastest else None
     if as_json:
-        sys.stdout.write(json.dumps({"environment": fingerprint(device), "recipe": recipe, "rows": rows}) + "\n")
+        data = {"environment": fingerprint(device), "recipe": recipe, "rows": rows, "not_run": absent}
+        sys.stdout.write(json.dumps(data) + "\n")
     else:
-        _show(rows)
-    if any(row["verdict"] in ("wrong", "crash") for row in rows):
+        _show(rows, absent)
+    return _exit_code({row["verdict"] for row in rows}, timed=any(row["seconds"] for row in rows))
+
+
+def unavailable(name: str) -> str | None:
+    """Why a backend cannot run here, None when it can."""
+    from moeguard.backends import registry
+
+    try:
+        availability = registry.get(name).availability()
+    except Exception as error:
+        return f"availability() raised {type(error).__name__}: {error}"
+    return None if availability.available else availability.reason or "not available"
+
+
+def _exit_code(verdicts: set[str], *, timed: bool) -> int:
+    if verdicts & {"wrong", "crash"}:
         return 1
-    return 0 if any(row["seconds"] for row in rows) else 3
+    return 3 if "vacuous" in verdicts or not timed else 0
 
 
 def _place(row: dict[str, Any]) -> tuple[str, int]:
@@ -73,19 +92,26 @@ def _place(row: dict[str, Any]) -> tuple[str, int]:
 
 def _row(label: str, tokens: int, backend: str, arm: Arm) -> dict[str, Any]:
     return {"layer": label, "tokens": tokens, "backend": backend, "arm": arm.name, "tactic": arm.tactic,
-            "verdict": arm.verdict, "seconds": arm.seconds, "runs": arm.runs}
+            "verdict": arm.verdict, "reason": arm.reason, "seconds": arm.seconds, "runs": arm.runs}
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
+def _show(rows: list[dict[str, Any]], absent: dict[str, str]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from moeguard.report.text import brief
+
     table = Table(title=None, box=None, pad_edge=False)
     for heading in _COLUMNS:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", min_width=len(heading))
     for row in rows:
+        verdict = row["verdict"] + (f": {row['reason']}" if row["reason"] else "")
         table.add_row(row["layer"], str(row["tokens"]), row["backend"], row["arm"], escape(row["tactic"] or "-"),
-                      escape(row["verdict"]), f"{row['seconds'] * 1e6:.1f}" if row["seconds"] else "-",
+                      escape(verdict), brief(row["seconds"]) if row["seconds"] else "-",
                       f"{row['of_fastest']:.2f}" if row["of_fastest"] else "-")
-    Console().print(table)
+    console = Console()
+    if rows:
+        console.print(table)
+    for name, reason in absent.items():
+        console.print(f"not run: {escape(name)}: {escape(reason)}", highlight=False, soft_wrap=True)

@@ -13,7 +13,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory. Default: reports/<run-id>.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda. Default: cuda when there is one.")]
 TimeoutOption = Annotated[str, typer.Option("--timeout", help="Longest time of one call; prepare and tune get 12 times it.")]
-
+LayerOption = Annotated[list[str] | None, typer.Option(
+    "--layer", help="Take H, I, E and K of this public model; MODEL/tpN: one tensor-parallel rank of N. Repeatable.")]
 LedgerOption = Annotated[str | None, typer.Option(
     "--ledger", help="File of known findings, or 'packaged'. Default: packaged.")]
 StrictOption = Annotated[bool, typer.Option(

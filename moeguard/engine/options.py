@@ -24,7 +24,8 @@ MOST_WORKERS = 6
 class Options:
     """What a campaign does. budget: seconds or None. max_cases: drawn cases or None. timeout: seconds for one backend call.
 
-    cases: JSON data of given cases (replay) instead of drawn ones. tactic: force this one. repeat: runs of each given case.
+    cases: JSON data of given cases (replay, sweep) instead of drawn ones. labels: names of their layers, one for each case of a
+    sweep. tactic: force this one. repeat: runs of each given case.
     sweep: force every tactic of the given cases instead of running the checks. ledger: file of known findings, None for
     the packaged one. strict: known findings fail the run too, and cases that are known to kill the process are launched.
     """
@@ -40,6 +41,7 @@ class Options:
     timeout: float = 10.0
     plugins: tuple[str, ...] = ()
     cases: tuple[dict[str, Any], ...] = ()
+    labels: tuple[str, ...] = ()
     tactic: str | None = None
     repeat: int = 1
     sweep: bool = False

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import special
 
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
@@ -124,9 +124,9 @@ def observe(tally: Tally, judge: Judge, answer: torch.Tensor) -> Judgement:
         kept = plan.count[rule] >= judge.limits.min_block
         nu, mean = plan.freedom[rule][kept].numpy(), (totals[rule][kept] / plan.count[rule][kept]).numpy()
         if len(nu):
-            smallest = min(smallest, float(stats.chi2.sf(nu * mean, nu).min()))
+            smallest = min(smallest, float(special.chdtrc(nu, nu * mean).min()))
             tally.highest(rule, math.sqrt(float(mean.max())))
-    element = 2 * judge.judged * float(stats.norm.sf(numbers["max_z"]))
+    element = 2 * judge.judged * float(special.ndtr(-numbers["max_z"]))
     tally.highest("max_z/tau", numbers["max_z"] / numbers["tau"])
     tally.highest("rho", numbers.get("rho") or 0.0)
     for decade in DECADES:
@@ -189,7 +189,7 @@ def _reference(rng: np.random.Generator, recipe: str) -> Reference:
 
 def upper_bound(failures: int, runs: int) -> float:
     """Clopper-Pearson 95 % upper bound of a rate."""
-    return 1.0 if failures >= runs else float(stats.beta.isf(0.05, failures + 1, runs - failures))
+    return 1.0 if failures >= runs else float(special.betainccinv(failures + 1, runs - failures, 0.05))
 
 
 def as_markdown(tallies: dict[str, Tally], seed: int) -> str:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from moeguard.oracle.noise import QUOTIENT
@@ -60,7 +60,7 @@ def flip_limit(reference: Reference, token: int, level: float) -> float:
     exponent = (lambdas[:, None] / unit * energy[moving]).clamp_max_(300.0)
     moment = (probability[moving] * torch.expm1(exponent)).sum(1)
     jumps = float(((moment + math.log(2 / level)) * unit / lambdas).min()) * (1 + 2 / math.sqrt(columns))
-    return jumps + rest * float(stats.chi2.isf(level / 2, columns)) / columns
+    return jumps + rest * float(special.chdtri(columns, level / 2)) / columns
 
 
 def _flips(reference: Reference, mine: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -76,7 +76,7 @@ def _flips(reference: Reference, mine: Tensor, scale: Tensor | None) -> tuple[Te
     for inner, outer in pairwise(_LEVELS):
         moved = torch.maximum((rounded(raw - outer * spread, -QUOTIENT) - centre).abs(),
                               (rounded(raw + outer * spread, QUOTIENT) - centre).abs())
-        probability = torch.where((moved > 0) & (probability == 0), 2 * float(stats.norm.sf(inner)), probability)
+        probability = torch.where((moved > 0) & (probability == 0), 2 * float(special.ndtr(-inner)), probability)
         size = torch.maximum(size, moved)
     return probability, size
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 #: Twins of a first look, by number of tokens, and of a confirmation.
 FEW_TWINS, MANY_TWINS, CONFIRMING_TWINS = 2, 16, 64
@@ -55,7 +55,7 @@ class Limits:
     def blocks(self, freedom: npt.NDArray[np.float64], total: int) -> npt.NDArray[np.float64]:
         """Limits on rms(z) for blocks with the given degrees of freedom; ``total`` blocks are tested in the execution."""
         nu = np.maximum(freedom, 1.0)
-        quantile = stats.chi2.isf(self.first_look / max(total, 1), nu) / nu
+        quantile = special.chdtri(nu, self.first_look / max(total, 1)) / nu
         return np.asarray(np.maximum(self.block, np.sqrt(quantile)))
 
     def twin_ratio(self, energies: npt.NDArray[np.float64], elements: int) -> float:
@@ -72,7 +72,7 @@ class Limits:
         spread = float(energies.var(ddof=1))
         nu = mean**2 / max(spread, 1e-12 * mean**2)  # half of 2 m^2 / s^2: heavy tails make s^2 look small
         nu = min(max(1.0, nu), max(elements, 1))
-        return self.ratio * math.sqrt(float(stats.f.isf(self.first_look, nu, nu * len(energies))))
+        return self.ratio * math.sqrt(float(special.fdtri(nu, nu * len(energies), 1.0 - self.first_look)))
 
 
 def few_twins(tokens: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import torch
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 
@@ -76,4 +76,4 @@ def zero_sigma(atol: float, rtol: float, share: float) -> float:
 
     atol / ((1 - rtol) * z) with P(\\|N(0,1)\\| <= z) = share; infinite for rtol >= 1.
     """
-    return math.inf if rtol >= 1 else atol / ((1.0 - rtol) * float(stats.norm.ppf((1.0 + share) / 2.0)))
+    return math.inf if rtol >= 1 else atol / ((1.0 - rtol) * float(special.ndtri((1.0 + share) / 2.0)))

@@ -172,7 +172,7 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
     findings, hits = _findings(history)
     cells = evidence.cells(manifest, history, findings)
     executions = sum(cell["executions"] for cell in cells)
-    tactics = sweep.rows(history) if manifest["options"].get("sweep") else None
+    tactics = sweep.rows(history, manifest["options"].get("labels") or ()) if manifest["options"].get("sweep") else None
     wanted = manifest["options"].get("tactic")
     ended = bool(history.endings)  # an incomplete run proves nothing: what stopped it may be what it looked for
     verified = executions and ended and (wanted is None or any(wanted in cell["tactics"] for cell in cells))

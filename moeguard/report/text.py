@@ -33,6 +33,13 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def brief(seconds: float) -> str:
+    """The time of a call: ``401 us``, ``1.85 ms``, ``12.3 s``."""
+    if seconds >= 1:
+        return duration(seconds)
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
 def number(value: object) -> str:
     """A number of a finding for people: four significant digits, thousands separated; anything else as a line."""
     if isinstance(value, bool) or not isinstance(value, int | float):

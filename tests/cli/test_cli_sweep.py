@@ -92,6 +92,7 @@ def test_every_tactic_is_forced_although_some_end_the_process(swept: Run) -> Non
         assert (few[name]["verdict"], few[name]["kinds"]) == ("ok", []), name
         assert few[name]["executions"] >= 1
         assert few[name]["seconds"] > 0 and few[name]["runs"] == 5
+    assert {row["layer"] for row in swept.data["tactics"]} == {"H64I64E4K2"}
     assert list(rows(swept.data, 64)) == [None, *(f"good{n}" for n in range(12))]
 
 
@@ -188,3 +189,28 @@ def test_a_layer_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: C
     case = json.loads((tmp_path / "run" / "manifest.json").read_text())["options"]["cases"][0]
     assert case["shape"] == {"num_tokens": 2, "hidden_size": 32, "intermediate_size": 48, "num_experts": 4, "top_k": 2}
     assert (case["activation"]["kind"], case["recipe"]) == ("geglu", "fp16")
+    assert {row["layer"] for row in done.data["tactics"]} == {"tiny-1b"}
+
+
+def test_several_layers_in_one_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli) -> None:
+    from moeguard.fuzz import boundaries
+
+    monkeypatch.setattr(boundaries, "LAYERS", (boundaries.Layer("Tiny-1B", 32, 48, 4, 2),
+                                               boundaries.Layer("Wee-2B", 64, 48, 8, 2)))
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "run"
+    done = cli("sweep", "--backend", "torch_reference", "--recipe", "bf16", "--layer", "Tiny-1B", "--layer", "Wee-2B/tp2",
+               "--tokens", "3,2", "--repeat", 2, "--device", "cpu", "--json", "--out", path)
+    assert (done.code, done.data["cases"]) == (0, 8)
+    assert [(row["layer"], row["tokens"], row["tactic"], row["executions"]) for row in done.data["tactics"]] == [
+        (layer, tokens, tactic, 2) for layer in ("Tiny-1B", "Wee-2B/tp2") for tokens in (2, 3)
+        for tactic in (None, "segments", "padded", "split")]
+    options = json.loads((path / "manifest.json").read_text())["options"]
+    assert options["labels"] == ["Tiny-1B", "Tiny-1B", "Wee-2B/tp2", "Wee-2B/tp2"]
+    assert [case["parallel"]["tp_size"] for case in options["cases"]] == [1, 1, 2, 2]
+    again = cli("report", path, "--json")
+    assert (again.code, again.data) == (0, done.data)
+    header = next(line for line in cli("report", path).out.splitlines() if line.startswith("tactic "))
+    assert [name for name in header.split("  ") if name] == [
+        "tactic", "Tiny-1B T = 2", "Tiny-1B T = 3", "Wee-2B/tp2 T = 2", "Wee-2B/tp2 T = 3"]
+    assert "| Wee-2B/tp2 T = 3 |" in (path / "summary.md").read_text()

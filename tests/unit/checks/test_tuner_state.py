@@ -112,7 +112,7 @@ def test_a_vacuous_tuning_without_a_reason() -> None:
 def test_a_vacuous_tuning_offers_no_tactic_to_replay() -> None:
     done = session(TuningProvesNothing(), tactic="fastest")
     assert [finding.kind for finding in done.findings] == ["vacuous_autotune"]
-    assert [note.reason for note in done.notes] == ["tactic fastest is not offered for this case"]
+    assert [note.reason for note in done.notes] == ["tactic fastest is not offered for this case; offered: whole, halves, thirds"]
 
 
 def test_the_exception_is_public_and_no_refusal() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from commandline import Called
 
 from moeguard.core.case import Case
 from moeguard.core.errors import HarnessError
 from moeguard.core.events import Event, Executed, Found, ScenarioFinished
 from moeguard.core.finding import Finding
-from moeguard.engine.pool import Pool
+from moeguard.engine.pool import PATIENCE, Pool
 from moeguard.engine.worker import Job, Settings
 
 #: A healthy backend and others that misbehave in one way each.
@@ -110,13 +111,20 @@ def test_exceptions_are_crashes_of_the_backend(backend: str, sentence: str, pool
     ("aborts", "crash", "run (base) killed the process (SIGABRT)"),
     ("leaves", "crash", "run (base) killed the process (exit code 3)"),
     ("hangs", "hang", "run (base) did not return within 1 s"),
-    ("hangs_in_prepare", "hang", "prepare did not return within 1 s"),
+    ("hangs_in_prepare", "hang", "prepare did not return within 2 s"),
 ])
-def test_the_end_of_a_worker_is_a_finding_and_the_next_job_runs(backend: str, kind: str, sentence: str, pool: Pool) -> None:
+def test_the_end_of_a_worker_is_a_finding_and_the_next_job_runs(backend: str, kind: str, sentence: str, pool: Pool,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moeguard.engine.pool.PATIENCE", 2.0)
     _, last, (finding,) = run(pool, backend)
     assert (last.status, finding.kind, finding.sentence) == (kind, kind, sentence)
     assert (finding.backend, finding.case, finding.check) == (backend, CASE, "values")
     healthy(pool)
+
+
+def test_slow_calls_get_as_many_times_the_time_out_as_the_help_says(cli: Callable[..., Called]) -> None:
+    assert PATIENCE == 12
+    assert "prepare and tune get 12 times it" in " ".join(cli("run", "--help").out.replace("\u2502", " ").split())
 
 
 def test_a_case_that_is_not_supported_is_never_launched(pool: Pool) -> None:
