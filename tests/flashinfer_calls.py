@@ -136,13 +136,8 @@ def modules_found(folder: str) -> dict[str, Any]:
         if kind == "jit":
             for path in paths:
                 path.unlink()
-    return {"names": [spec.name for spec in specs], "before": before, **said, "ahead of time": [spec.is_aot for spec in specs]}
-
-
-def build_arguments() -> list[str]:
-    """Names of the parameters with which the real ``build`` of a module is called, bound to its signature."""
-    os.environ["FLASHINFER_CUDA_ARCH_LIST"] = "9.0a"
-    return [str(len(inspect.signature(spec.build).bind(True, need_lock=True).arguments)) for spec in modules.needed()]
+    return {"names": [spec.name for spec in specs], "before": before, **said, "ahead of time": [spec.is_aot for spec in specs],
+            "arguments of a build": [len(inspect.signature(spec.build).bind(True, need_lock=True).arguments) for spec in specs]}
 
 
 def availability() -> list[str]:

@@ -15,7 +15,7 @@ from moeguard.checks.session import Session
 from moeguard.memory.buffers import OutputBuffer, Workspace
 
 #: Calls before timing, timed calls, and seconds after which no further call is timed.
-WARM_UP, TIMED, ENOUGH, ENOUGH_CUDA = 2, 5, 1.0, 0.015
+WARM_UP, TIMED, ENOUGH, ENOUGH_CUDA = 1, 5, 1.0, 0.01
 #: Seconds of the delay before a timed call, and cycles of a second (a GPU's clock, about).
 SHORTEST_DELAY, LONGEST_DELAY, CYCLES = 2e-4, 1e-2, 1.8e9
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from moeguard.core.case import Case
 from moeguard.core.events import Found
 from moeguard.core.finding import Finding
@@ -15,6 +17,8 @@ from moeguard.ledger.standing import Standing
 CALLS, COSTLY_CALLS = 80, 12
 #: Kinds that do not depend on the sizes of a case: a race goes by its rate, a tuning takes long and fails for its own reasons.
 NOT_SHRUNK = ("nondeterministic", "vacuous_autotune")
+#: Seconds after which the smallest case so far is taken: a kernel that compiles for every shape would cost minutes.
+SECONDS = 60.0
 #: Replays of a race.
 RACE_REPLAYS = 5
 
@@ -27,9 +31,11 @@ def shrink_finding(pool: Pool, finding: Finding, options: Options, standing: Sta
     """
     standing = standing or Standing()
     seen: dict[Case, Finding] = {}
-    whole = False
+    whole, start = False, time.monotonic()
 
     def fails(case: Case) -> bool:
+        if case != finding.case and time.monotonic() - start > SECONDS:
+            return False
         deadly = standing.deadly(finding.backend, case)
         if deadly is not None and deadly.id != finding.entry and not options.strict:
             return False

@@ -35,6 +35,10 @@ TP_SIZES = (2, 4, 8)
 DP_SIZES = (2, 8)
 #: Base-2 exponents of scales: every one from the smallest float32 subnormal to the largest binade.
 EXPONENTS = (-149, 127)
+#: Exponents about where a value 2**e, its square, or the quotient 448 / 2**e leaves float32's normal numbers: 2**-119 is the
+#: smallest amax whose quotient is finite, 2**-126 the smallest normal number; half of each for a product of two.
+EXPONENT_EDGES = tuple(sorted({sign * (edge + step) for edge in (59, 63, 119, 126) for step in range(-6, 7) for sign in (1, -1)
+                               if -149 <= sign * (edge + step) <= 127}, key=lambda value: (abs(value), value)))
 
 
 class Layer(NamedTuple):

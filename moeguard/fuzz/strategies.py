@@ -16,7 +16,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from moeguard.core.case import PROBES, Case
 from moeguard.core.errors import UnknownNameError
 from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
-from moeguard.fuzz.boundaries import DP_SIZES, EXPONENTS, TOP_K
+from moeguard.fuzz.boundaries import DP_SIZES, EXPONENT_EDGES, EXPONENTS, TOP_K
 from moeguard.fuzz.profiles import Profile
 from moeguard.fuzz.sizes import MODES, Demands, Mode, draw_shape, ep_sizes, integer, pick, tp_sizes
 
@@ -45,6 +45,7 @@ _PARALLEL = _shares(none=41, ep=3, tp=2, both=1, dp=1)
 _LAYER_PARALLEL = _shares(none=3, ep=5, tp=1, both=1)
 _FORMATS = _shares(standard=19, batched=1)
 _EMPTY = (*[False] * 29, True)
+_EDGE_OR = (False, True)
 _NONE_OR = (*[False] * 3, *[True] * 4)
 #: Divisors of H and the local I, per recipe; the first is the one that it cannot do without.
 _UNITS = {"fp8_block": (8, 16, 128, 128, 128), "mxfp8": (32, 32, 128), "mxfp4_bf16": (32, 32, 128),
@@ -87,7 +88,8 @@ def _case(draw: DrawFn, profile: Profile, recipes: tuple[str, ...], probes: bool
     if not exact:
         scales["kind"] = draw(pick(_SCALES[fp8]))
         if scales["kind"] in SCALED:
-            scales["exponent"] = draw(integer(*EXPONENTS))
+            edge = draw(pick(_EDGE_OR))
+            scales["exponent"] = draw(pick(EXPONENT_EDGES)) if edge else draw(integer(*EXPONENTS))
         weights, bias = draw(pick(_WEIGHTS))
     layout = "contiguous" if batched else draw(pick(_LAYOUTS))
     if routing not in PROBES and draw(pick(_EMPTY)):

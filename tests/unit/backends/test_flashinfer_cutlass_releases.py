@@ -11,7 +11,7 @@ from flashinfer_site import VERSIONS, run_in_site
 TOKENS = [1, 300, 2049, 4097, 9000]
 #: Questions by name: a function of ``flashinfer_calls`` and its arguments.
 WANTED: dict[str, list[Any]] = {
-    name: [name] for name in ("features", "table_row", "runner_arguments", "forced", "availability", "build_arguments")
+    name: [name] for name in ("features", "table_row", "runner_arguments", "forced", "availability")
 } | {
     "biased": ["bound", "bf16", {"weights": {"bias": True}, "activation": {"kind": "swiglu_oai", "limit": 7.0}}],
     "fp8_per_tensor": ["bound", "fp8_per_tensor", {}],
@@ -71,16 +71,13 @@ def test_the_cap_of_an_earlier_call_sticks(facts: Facts) -> None:
     assert facts["caps"] == [8192, 512, 512]
 
 
-def test_a_build_binds_to_the_real_signature(facts: Facts) -> None:
-    assert facts["build_arguments"] == ["2", "2"]
-
-
 def test_compiled_modules_are_found_where_the_release_looks(version: str, tmp_path: Path) -> None:
     got = run_in_site(version, "flashinfer_calls:modules_found", str(tmp_path))  # alone: its folders are chosen at import
     assert got["names"] == ["fused_moe_90", "trtllm_utils"]
     assert got["before"].startswith("FlashInfer's compiled modules fused_moe_90 and trtllm_utils are missing")
     assert got["jit"] is None and got["aot"] is None
     assert got["ahead of time"] == [True, True]
+    assert got["arguments of a build"] == [2, 2]
 
 
 def test_availability_gives_the_reason(facts: Facts) -> None:
