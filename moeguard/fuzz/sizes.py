@@ -107,8 +107,9 @@ def ep_sizes(profile: Profile, groups: int) -> tuple[int, ...]:
 
 
 def tp_sizes(profile: Profile, base_unit: int) -> tuple[int, ...]:
-    """TP sizes for which every rank can hold ``base_unit`` rows."""
-    return tuple(tp for tp in TP_SIZES if tp * base_unit <= profile.max_intermediate)
+    """TP sizes for which every rank can hold ``base_unit`` rows, and two slots of the smallest such layer fit the budget."""
+    return tuple(tp for tp in TP_SIZES if tp * base_unit <= profile.max_intermediate
+                 and measure(2, 1, base_unit, tp * base_unit).work <= profile.budget.work)
 
 
 def draw_shape(draw: DrawFn, profile: Profile, mode: Mode, demands: Demands) -> Shape:
