@@ -111,8 +111,13 @@ def tp_sizes(profile: Profile, base_unit: int) -> tuple[int, ...]:
     return tuple(tp for tp in TP_SIZES if tp * base_unit <= profile.max_intermediate)
 
 
+def possible(profile: Profile, demands: Demands) -> bool:
+    """Whether the least shape that ``demands`` admit is within ``profile`` and its budget."""
+    return _Room(profile, 1.0, demands, demands.base_unit).fits()
+
+
 def draw_shape(draw: DrawFn, profile: Profile, mode: Mode, demands: Demands) -> Shape:
-    """A shape within ``profile`` and its budget, with T >= 1."""
+    """A shape within ``profile`` and its budget, with T >= 1. The demands must be ``possible``."""
     if mode.layer:
         layers = _layers(profile, demands)
         if layers:
