@@ -156,7 +156,7 @@ def _range(setup: Setup, table: tuple[Span, ...]) -> Iterator[Caution]:
         yield Caution("tuned_ignores_dp", f"the tuned range {cap} is that of one data-parallel rank ({setup.max_num_tokens} tokens), "
                                           f"but one call holds the tokens of {setup.dp_size} ranks, up to {served}; {advice}")
     if table[-1].bucket is None:
-        power = 1 << (max(served, cap) - 1).bit_length()
+        power = 1 << (setup.recommended - 1).bit_length()
         yield Caution("cap_not_power_of_two", f"FlashInfer {setup.flashinfer_version} rounds down to powers of two: counts "
                                               f"{table[-1].first} to {served} are looked up under {cap}, which is never tuned, and "
                                               f"get the untuned default tactic; set tune_max_num_tokens to a power of two, {power}")
@@ -193,11 +193,5 @@ def _notes(setup: Setup) -> Iterator[str]:
     """What is worth knowing and no reason to fail."""
     if setup.chunk_size is not None and setup.chunk is None:
         yield f"the chunk size {setup.chunk_size} is not used: only trtllm_nvfp4 is called in chunks, not {setup.kernel}"
-    if setup.kernel.startswith("trtllm") and Version(setup.flashinfer_version) < Version("0.6.11") and setup.cap > DEFAULT_CAP:
-        yield (f"FlashInfer {setup.flashinfer_version} may serve more than {DEFAULT_CAP} tokens as {DEFAULT_CAP} in its TRT-LLM "
-               "kernels, whatever the range (flashinfer#3216, repaired in 0.6.11)")
-    if setup.kernel.startswith("trtllm") and Version(setup.flashinfer_version) == Version("0.6.6"):
-        yield ("FlashInfer 0.6.6 may not find the tuned tactic of a count that is no bucket in its TRT-LLM kernels "
-               "(flashinfer#2697, repaired in 0.6.7)")
     if setup.kernel != "cutlass":
-        yield f"the bucket table is that of FlashInfer's CUTLASS MoE; {setup.kernel} shares the cap, its buckets were not read"
+        yield f"the bucket table follows the rule of FlashInfer's CUTLASS MoE; that of {setup.kernel} may differ"
