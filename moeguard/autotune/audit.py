@@ -138,8 +138,9 @@ def audit(setup: Setup) -> Audit:
 
 
 def _off(setup: Setup) -> Iterator[Caution]:
-    yield Caution("autotune_off", f"FlashInfer's autotuning is off, so all token counts up to {setup.served} are served by the "
-                                  f"untuned default tactic, whatever the range; switch it on and tune up to {setup.recommended}")
+    yield Caution("autotune_off", (
+        f"FlashInfer's autotuning is off, so all token counts up to {setup.served} are served by the untuned default tactic, "
+        f"whatever the range; switch it on and tune up to {setup.recommended}"))
 
 
 def _range(setup: Setup, table: tuple[Span, ...]) -> Iterator[Caution]:
@@ -147,25 +148,34 @@ def _range(setup: Setup, table: tuple[Span, ...]) -> Iterator[Caution]:
     given = setup.tune_max_num_tokens is not None
     if cap < served:
         source = "" if given else " (FlashInfer's default, none was given)"
-        yield Caution("tuned_below_served", f"tuned up to {cap} tokens{source}, but one call holds up to {served} "
-                                            f"({_product(setup)}): {_beyond(cap, served, table)}; {advice}")
+        yield Caution("tuned_below_served", (
+            f"tuned up to {cap} tokens{source}, but one call holds up to {served} ({_product(setup)}): "
+            f"{_beyond(cap, served, table)}; {advice}"))
     if given and cap < served and cap == setup.capture_size:
-        yield Caution("tuned_for_cudagraph_capture", f"the tuned range {cap} is the size of the largest captured CUDA graph, which "
-                                                     f"says nothing about the {served} tokens of one call; {advice}")
+        yield Caution("tuned_for_cudagraph_capture", (
+            f"the tuned range {cap} is the size of the largest captured CUDA graph, which says nothing about the {served} tokens "
+            f"of one call; {advice}"))
     if given and cap < served and setup.dp_size > 1 and cap in (setup.max_num_tokens, max(setup.max_num_tokens, DEFAULT_CAP)):
-        yield Caution("tuned_ignores_dp", f"the tuned range {cap} is that of one data-parallel rank ({setup.max_num_tokens} tokens), "
-                                          f"but one call holds the tokens of {setup.dp_size} ranks, up to {served}; {advice}")
+        yield Caution("tuned_ignores_dp", (
+            f"the tuned range {cap} is that of one data-parallel rank ({setup.max_num_tokens} tokens), but one call holds the "
+            f"tokens of {setup.dp_size} ranks, up to {served}; {advice}"))
     if table[-1].bucket is None:
-        power = 1 << (setup.recommended - 1).bit_length()
-        yield Caution("cap_not_power_of_two", f"FlashInfer {setup.flashinfer_version} rounds down to powers of two: counts "
-                                              f"{table[-1].first} to {served} are looked up under {cap}, which is never tuned, and "
-                                              f"get the untuned default tactic; set tune_max_num_tokens to a power of two, {power}")
+        yield Caution("cap_not_power_of_two", (
+            f"FlashInfer {setup.flashinfer_version} rounds down to powers of two: counts {table[-1].first} to {served} are looked "
+            f"up under {cap}, which is never tuned for, and get the untuned default tactic; {_or_power(setup.recommended)}"))
     if given and cap >= FAR * setup.recommended:
         chunked = " in one chunk" if served == setup.chunk else ""
         unused = sum(span.first is None for span in table)
-        yield Caution("tuned_above_served", f"tuned up to {cap} tokens, {_times(cap / setup.recommended)} what is recommended, but "
-                                            f"one call holds at most {served}{chunked}: {unused} of {len(table)} buckets are tuned "
-                                            f"in vain, at the cost of start-up time and memory; {advice}")
+        yield Caution("tuned_above_served", (
+            f"tuned up to {cap} tokens, {cap / setup.recommended:.3g} times what is recommended, but one call holds at most "
+            f"{served}{chunked}: {unused} of {len(table)} buckets are tuned for and never used, at the cost of start-up time and "
+            f"memory; {advice}"))
+
+
+def _or_power(tokens: int) -> str:
+    """Advice for releases that round down."""
+    power = 1 << (tokens - 1).bit_length()
+    return f"set tune_max_num_tokens to {tokens}" + ("" if power == tokens else f" or to the power of two above it, {power}")
 
 
 def _product(setup: Setup) -> str:
@@ -185,13 +195,12 @@ def _beyond(cap: int, served: int, table: tuple[Span, ...]) -> str:
     return " and ".join(part for part in (tuned, untuned) if part)
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g} times"
-
-
 def _notes(setup: Setup) -> Iterator[str]:
     """What is worth knowing and no reason to fail."""
     if setup.chunk_size is not None and setup.chunk is None:
         yield f"the chunk size {setup.chunk_size} is not used: only trtllm_nvfp4 is called in chunks, not {setup.kernel}"
+    if setup.kernel.startswith("trtllm") and setup.tune_max_num_tokens is None:
+        yield (f"vLLM 0.33 passes {setup.recommended} as tune_max_num_tokens to most TRT-LLM kernels; give it to audit that, "
+               f"otherwise FlashInfer's default is assumed")
     if setup.kernel != "cutlass":
         yield f"the bucket table follows the rule of FlashInfer's CUTLASS MoE; that of {setup.kernel} may differ"

@@ -148,7 +148,7 @@ def _settings(source: str, pairs: Iterable[tuple[str, Any]], *, flat_false_count
     level: int | None = None
     for key, value in pairs:
         section, _, last = key.rpartition(".")
-        if section and section not in SECTIONS or last not in (*NUMBERS, *LISTS, *OTHERS, *SWITCHES):
+        if (section and section not in SECTIONS) or last not in (*NUMBERS, *LISTS, *OTHERS, *SWITCHES):
             ignored.append(key)
         elif value is None:
             continue

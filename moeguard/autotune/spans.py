@@ -26,8 +26,8 @@ class Span:
         """Tokens over bucket, of the count that lies furthest from it."""
         if self.bucket is None or self.first is None or self.last is None:
             return None
-        low, high = self.first / self.bucket, self.last / self.bucket
-        return round(max(low, high, key=lambda ratio: max(ratio, 1 / ratio)), 4)
+        below, above = self.bucket / self.first, self.last / self.bucket
+        return round(above if above > below else 1 / below, 4)
 
     def to_data(self) -> dict[str, Any]:
         """JSON data."""

@@ -14,7 +14,6 @@ from moeguard.cli.run import JsonOption
 
 if TYPE_CHECKING:
     from moeguard.autotune.audit import Audit, Setup
-    from moeguard.autotune.serving import Settings
     from moeguard.autotune.spans import Span
 
 #: Backend and layer of a measurement.
@@ -22,10 +21,12 @@ MEASURED, LAYER = "flashinfer_cutlass", "Qwen3-30B-A3B"
 
 
 def tune_audit(
-    max_num_tokens: Annotated[int | None, typer.Option("--max-num-tokens", help="Tokens of one data-parallel rank in a step.")] = None,
+    max_num_tokens: Annotated[int | None, typer.Option(
+        "--max-num-tokens", help="Tokens of one data-parallel rank in a step; required here or by a file or --vllm-args.")] = None,
     dp_size: Annotated[int | None, typer.Option("--dp-size", help="Data-parallel ranks. Default: 1.")] = None,
     chunk_size: Annotated[int | None, typer.Option("--chunk-size", help="Tokens of one call of trtllm_nvfp4.")] = None,
-    capture_size: Annotated[int | None, typer.Option("--cudagraph-capture-size", help="Tokens of the largest CUDA graph.")] = None,
+    capture_size: Annotated[int | None, typer.Option(
+        "--cudagraph-capture-size", help="Tokens of the largest captured CUDA graph.")] = None,
     tune_max_num_tokens: Annotated[int | None, typer.Option(
         "--tune-max-num-tokens", help="The range that is tuned for. Default: FlashInfer's, 8192.")] = None,
     flashinfer_version: Annotated[str | None, typer.Option(
@@ -72,13 +73,11 @@ def _measure(setup: Setup) -> dict[str, Any]:
     from moeguard.autotune.audit import DEFAULT_CAP
     from moeguard.cli.bench import unavailable
 
-    tokens = min(setup.served, DEFAULT_CAP)  # the adapter tunes no further
     if setup.kernel != "cutlass":
-        reason: str | None = f"only the kernel cutlass can be measured, not {setup.kernel}"
-    elif setup.cap >= tokens:
-        reason = f"the range reaches {tokens} tokens, the most that can be measured here: there is no other tactic to compare with"
-    else:
-        reason = unavailable(MEASURED)
+        return {"reason": f"only the kernel cutlass can be measured, not {setup.kernel}"}
+    reason, tokens = unavailable(MEASURED), min(setup.served, DEFAULT_CAP)  # the adapter tunes no further
+    if reason is None and setup.cap >= tokens:
+        reason = f"the range reaches {tokens} tokens, the most that can be measured: there are no two tactics to compare"
     return {"reason": reason} if reason is not None else _price(setup.cap, tokens)
 
 
