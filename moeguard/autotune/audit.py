@@ -161,8 +161,9 @@ def _range(setup: Setup, table: tuple[Span, ...]) -> Iterator[Caution]:
             f"tokens of {setup.dp_size} ranks, up to {served}; {advice}"))
     if table[-1].bucket is None:
         yield Caution("cap_not_power_of_two", (
-            f"FlashInfer {setup.flashinfer_version} rounds down to powers of two: counts {table[-1].first} to {served} are looked "
-            f"up under {cap}, which is never tuned for, and get the untuned default tactic; {_or_power(setup.recommended)}"))
+            f"FlashInfer {setup.flashinfer_version} rounds down to powers of two: "
+            f"{_counts(table[-1].first or 1, served)} looked up under {cap}, which is never tuned for, so the untuned default "
+            f"tactic serves; {_or_power(setup.recommended)}"))
     if given and cap >= FAR * setup.recommended:
         chunked = " in one chunk" if served == setup.chunk else ""
         unused = sum(span.first is None for span in table)
@@ -190,9 +191,13 @@ def _beyond(cap: int, served: int, table: tuple[Span, ...]) -> str:
     lost = table[-1].first if table[-1].bucket is None else None
     last = served if lost is None else lost - 1
     largest = next(span.bucket for span in reversed(table) if span.bucket is not None)
-    tuned = f"counts {cap + 1} to {last} are served by the tactic of bucket {largest}" if last > cap else ""
-    untuned = f"counts {max(lost, cap + 1)} to {served} by the untuned default tactic" if lost is not None else ""
+    tuned = f"{_counts(cap + 1, last)} served by the tactic of bucket {largest}" if last > cap else ""
+    untuned = f"{_counts(max(lost, cap + 1), served)} served by the untuned default tactic" if lost is not None else ""
     return " and ".join(part for part in (tuned, untuned) if part)
+
+
+def _counts(first: int, last: int) -> str:
+    return f"count {first} is" if first == last else f"counts {first} to {last} are"
 
 
 def _notes(setup: Setup) -> Iterator[str]:

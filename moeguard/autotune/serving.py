@@ -75,7 +75,7 @@ def from_arguments(text: str) -> Settings:
     lost = [key for key, _ in pairs if key in dotted]
     found = _settings(source, _flat(source, (pair for pair in pairs if pair[0] not in lost)), flat_false_counts=True)
     notes = tuple(f"--{key}: vLLM drops the JSON, since --{key}.… stands beside it" for key in dict.fromkeys(lost))
-    return Settings(found.values, tuple(f"--{key}" for key in found.ignored), (*notes, *found.notes))
+    return Settings(found.values, tuple(key if key.startswith("-") else f"--{key}" for key in found.ignored), (*notes, *found.notes))
 
 
 def _options(source: str, words: list[str]) -> Iterator[tuple[str, Any]]:
@@ -120,8 +120,8 @@ def _flat(source: str, pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, 
     """The pairs, those of a section as ``section.key``."""
     for name, value in pairs:
         key = _key(str(name))
-        if key in SECTIONS and value is not None:
-            inner = _parsed(value)
+        if key in SECTIONS:
+            inner = {} if value is None else _parsed(value)
             if not isinstance(inner, dict):
                 raise MoeguardError(f"{source}: {key}: {_brief(value)}; allowed: an object of settings")
             yield from ((f"{key}.{_key(str(name))}", value) for name, value in inner.items())

@@ -22,7 +22,7 @@ MEASURED, LAYER = "flashinfer_cutlass", "Qwen3-30B-A3B"
 
 def tune_audit(
     max_num_tokens: Annotated[int | None, typer.Option(
-        "--max-num-tokens", help="Tokens of one data-parallel rank in a step; required here or by a file or --vllm-args.")] = None,
+        "--max-num-tokens", help="Tokens of one data-parallel rank in a step; required, here or in a file.")] = None,
     dp_size: Annotated[int | None, typer.Option("--dp-size", help="Data-parallel ranks. Default: 1.")] = None,
     chunk_size: Annotated[int | None, typer.Option("--chunk-size", help="Tokens of one call of trtllm_nvfp4.")] = None,
     capture_size: Annotated[int | None, typer.Option(
