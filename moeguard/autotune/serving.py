@@ -75,7 +75,8 @@ def from_arguments(text: str) -> Settings:
     lost = [key for key, _ in pairs if key in dotted]
     found = _settings(source, _flat(source, (pair for pair in pairs if pair[0] not in lost)), flat_false_counts=True)
     notes = tuple(f"--{key}: vLLM drops the JSON, since --{key}.… stands beside it" for key in dict.fromkeys(lost))
-    return Settings(found.values, tuple(key if key.startswith("-") else f"--{key}" for key in found.ignored), (*notes, *found.notes))
+    ignored = tuple(key if key.startswith("-") else f"--{key}" for key in found.ignored)
+    return Settings(found.values, ignored, (*notes, *found.notes))
 
 
 def _options(source: str, words: list[str]) -> Iterator[tuple[str, Any]]:
