@@ -169,8 +169,8 @@ def _range(setup: Setup, table: tuple[Span, ...]) -> Iterator[Caution]:
         unused = sum(span.first is None for span in table)
         yield Caution("tuned_above_served", (
             f"tuned up to {cap} tokens, {cap / setup.recommended:.3g} times what is recommended, but one call holds at most "
-            f"{served}{chunked}: {unused} of {len(table)} buckets are tuned for and never used, at the cost of start-up time and "
-            f"memory; {advice}"))
+            f"{served}{chunked} and never uses {unused} of the {len(table)} tuned buckets, which cost start-up time and memory; "
+            f"{advice}"))
 
 
 def _or_power(tokens: int) -> str:

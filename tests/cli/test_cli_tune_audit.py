@@ -69,8 +69,8 @@ def test_no_warning_is_exit_code_0_and_the_object_is_whole(audit: Cli) -> None:
     done = audit("--max-num-tokens", 8192, "--json")
     assert (done.code, done.err) == (0, "")
     assert list(done.data) == [
-        "served_tokens", "recommended", "tuned_tokens", "tuned_by_default", "kernel", "flashinfer_version", "rule", "max_num_tokens",
-        "dp_size", "chunk_size", "cudagraph_capture_size", "autotune", "warnings", "buckets", "notes", "ignored", "measured"]
+        "served_tokens", "recommended", "tuned_tokens", "tuned_by_default", "kernel", "flashinfer_version", "rule",
+        "max_num_tokens", "dp_size", "chunk_size", "cudagraph_capture_size", "autotune", "warnings", "buckets", "notes", "ignored", "measured"]
     assert (done.data["kernel"], done.data["flashinfer_version"], len(done.data["buckets"])) == ("cutlass", "0.7.4", 21)
     assert (done.data["ignored"], done.data["measured"]) == ([], None)
 
