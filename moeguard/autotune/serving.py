@@ -12,6 +12,7 @@ import shlex
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -193,8 +194,7 @@ def _number(source: str, key: str, value: Any, least: int = 1) -> int:
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
     match = re.fullmatch(r"(\d{1,12})(\.\d{1,12})?([kmgKMG]?)", value) if isinstance(value, str) else None
     if match is not None and (match[2] is None or match[3].islower()):
-        exact = float(match[1] + (match[2] or "")) * SUFFIXES[match[3]]
-        number = int(match[1]) * SUFFIXES[match[3]] if match[2] is None else int(exact)
+        number = int(Decimal(match[1] + (match[2] or "")) * SUFFIXES[match[3]])
     if number is None or number < least:
         raise MoeguardError(f"{source}: {key}: {_brief(value)}; allowed: a whole number of {least} or more")
     return number

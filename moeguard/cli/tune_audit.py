@@ -71,6 +71,7 @@ def tune_audit(
 def _measure(setup: Setup) -> dict[str, Any]:
     """What the range costs, or ``reason`` why that was not measured."""
     from moeguard.autotune.audit import DEFAULT_CAP
+    from moeguard.autotune.buckets import buckets
     from moeguard.cli.bench import unavailable
 
     if setup.kernel != "cutlass":
@@ -78,6 +79,8 @@ def _measure(setup: Setup) -> dict[str, Any]:
     reason, tokens = unavailable(MEASURED), min(setup.served, DEFAULT_CAP)  # the adapter tunes no further
     if reason is None and setup.cap >= tokens:
         reason = f"the range reaches {tokens} tokens, the most that can be measured: there are no two tactics to compare"
+    if reason is None and setup.cap not in buckets(setup.flashinfer_version, DEFAULT_CAP):
+        reason = f"the range {setup.cap} is no bucket of the range {DEFAULT_CAP}, which is the one that the adapter tunes"
     return {"reason": reason} if reason is not None else _price(setup.cap, tokens)
 
 

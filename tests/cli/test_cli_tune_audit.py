@@ -70,7 +70,8 @@ def test_no_warning_is_exit_code_0_and_the_object_is_whole(audit: Cli) -> None:
     assert (done.code, done.err) == (0, "")
     assert list(done.data) == [
         "served_tokens", "recommended", "tuned_tokens", "tuned_by_default", "kernel", "flashinfer_version", "rule",
-        "max_num_tokens", "dp_size", "chunk_size", "cudagraph_capture_size", "autotune", "warnings", "buckets", "notes", "ignored", "measured"]
+        "max_num_tokens", "dp_size", "chunk_size", "cudagraph_capture_size", "autotune", "warnings", "buckets", "notes",
+        "ignored", "measured"]
     assert (done.data["kernel"], done.data["flashinfer_version"], len(done.data["buckets"])) == ("cutlass", "0.7.4", 21)
     assert (done.data["ignored"], done.data["measured"]) == ([], None)
 
@@ -179,6 +180,11 @@ def test_a_measurement_that_fails_says_why(how: str, word: str, measured: Callab
 def test_a_range_that_reaches_what_is_served_leaves_nothing_to_measure(measured: Callable[..., Called]) -> None:
     done = measured("tuned", "--tune-max-num-tokens", 8, "--json")
     assert (done.code, done.data["warnings"]) == (3, []) and "no two tactics" in done.data["measured"]["reason"]
+
+
+def test_a_range_that_is_no_bucket_cannot_be_measured(measured: Callable[..., Called]) -> None:
+    done = measured("tuned", "--tune-max-num-tokens", 5, "--json")
+    assert done.code == 1 and "the range 5 is no bucket of" in done.data["measured"]["reason"]
 
 
 def test_bad_sizes_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

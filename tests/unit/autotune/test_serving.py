@@ -25,7 +25,7 @@ def from_json(folder: Path, data: Any) -> Settings:
     ("--max_num_batched_tokens=8192 -dp 2", {"max_num_tokens": 8192, "dp_size": 2}),
     ("--max-num-batched-tokens 1 --max-num-batched-tokens 2", {"max_num_tokens": 2}),
     ("--max-num-batched-tokens 8k", {"max_num_tokens": 8000}), ("--max-num-batched-tokens 8K", {"max_num_tokens": 8192}),
-    ("--max-num-batched-tokens 1.5k", {"max_num_tokens": 1500}), ("--max-num-batched-tokens 1M", {"max_num_tokens": 2**20}),
+    ("--max-num-batched-tokens 1.001k", {"max_num_tokens": 1001}), ("--max-num-batched-tokens 1M", {"max_num_tokens": 2**20}),
     ("--cudagraph-capture-sizes 1 2 512 256", {"capture_size": 512}), ("--cudagraph-capture-sizes 64", {"capture_size": 64}),
     ("--cuda-graph-sizes 1024", {"capture_size": 1024}), ("--max-cudagraph-capture-size 512", {"capture_size": 512}),
     ("--cudagraph-capture-sizes 1 64 --max-cudagraph-capture-size 512", {"capture_size": 512}),
