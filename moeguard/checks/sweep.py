@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Hashable
 from statistics import median
 
+from moeguard.backends.protocol import Backend
 from moeguard.checks.lost_device import DEVICE_LOST, device_lost
 from moeguard.checks.session import Calling, Execution, ScenarioAborted, Session
-from moeguard.checks.tactics import force, kind_of_wrong, offered_by
+from moeguard.checks.tactics import force, kind_of_wrong, offered_by, tuned_choice
 from moeguard.checks.timing import time_calls
 from moeguard.checks.values import values, weights_intact
 from moeguard.core.errors import MoeguardError
@@ -18,6 +19,8 @@ from moeguard.core.events import Event, Swept
 
 def sweep(session: Session, done: frozenset[str | None], emit: Callable[[Event], None]) -> None:
     """Run every tactic but those of ``done`` (by their ``str``, None for the default), and emit Swept after each.
+
+    What the library's own tuning chooses is one of them, also where it is not offered.
 
     A tactic that raises is a finding and ends nothing but itself.
     """
@@ -31,6 +34,9 @@ def sweep(session: Session, done: frozenset[str | None], emit: Callable[[Event],
         for tactic in offered:
             if str(tactic) not in done:
                 _one(session, tactic, emit)
+        choice = tuned_choice(session) if offered and type(session.backend).tune is not Backend.tune else None
+        if choice is not None and choice not in offered and str(choice) not in done:  # such as a pair of single tactics
+            _one(session, choice, emit)
         weights_intact(session, before)
     except ScenarioAborted:
         return

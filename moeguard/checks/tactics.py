@@ -35,9 +35,9 @@ def tuned(session: Session) -> None:
         if not any(finding.kind == "vacuous_autotune" for finding in session.findings):
             session.note("autotuning", "tuning kept the default, so it proves nothing about other tactics")
         return
-    if choice not in offered_by(session):
+    _, witnessed = force(session, choice, "tuned", "autotune_mismatch", quiet=_same_as_default(session))
+    if choice not in offered_by(session) and not witnessed:
         session.note("autotuning", f"tune() chose {choice}, which tactics() does not offer")
-    force(session, choice, "tuned", "autotune_mismatch", quiet=_same_as_default(session))
     if session.first is not None and session.first.ok:
         session.execute("tuned", "default after tuning", wrong="autotune_mismatch")
 

@@ -214,3 +214,26 @@ def test_several_layers_in_one_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert [name for name in header.split("  ") if name] == [
         "tactic", "Tiny-1B T = 2", "Tiny-1B T = 3", "Wee-2B/tp2 T = 2", "Wee-2B/tp2 T = 3"]
     assert "| Wee-2B/tp2 T = 3 |" in (path / "summary.md").read_text()
+
+
+def test_what_tuning_chooses_is_swept_too(tmp_path: Path, cli: Cli) -> None:
+    file = tmp_path / "pairs.py"
+    file.write_text('''
+import moeguard as mg
+from moeguard.backends.torch_reference import TorchReference
+
+
+class Pairs(TorchReference):
+    name = "pairs"
+
+    def tactics(self, prepared, batch):
+        return ("segments",)
+
+    def tune(self, prepared, batch):
+        return "split"
+
+
+mg.register(Pairs())
+''')
+    done = cli("sweep", "--backend", "pairs", "--plugin", file, *SMALL, "--tokens", "3", "--json", "--out", tmp_path / "run")
+    assert (done.code, [row["tactic"] for row in done.data["tactics"]]) == (0, [None, "segments", "split"])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moeguard.backends.flashinfer_cutlass import tuning, witness
-from moeguard.backends.flashinfer_cutlass.call import ACTIVATIONS, CAP
+from moeguard.backends.flashinfer_cutlass.call import ACTIVATIONS
 from moeguard.backends.flashinfer_cutlass.layouts import Prepared, foreign, prepare
 from moeguard.backends.flashinfer_cutlass.library import BUILT, built_recipes, load, refusal
 from moeguard.backends.flashinfer_cutlass.tactics import DEFAULT, Configuration, Tactic, configuration, expected, singles
@@ -35,8 +35,6 @@ class FlashInferCutlass(Backend):
 
     def __init__(self) -> None:
         self._executed: Hashable | None = None
-        self._witnessed: dict[tuple[int, int, Tactic], Hashable | None] = {}
-        self._offers: dict[tuple[int, int], tuning.Offer] = {}
 
     def availability(self) -> Availability:
         reason = refusal()
@@ -98,14 +96,14 @@ class FlashInferCutlass(Backend):
         return foreign(weights, case, load())
 
     def tactics(self, prepared: Prepared, batch: Batch) -> tuple[Tactic, ...]:
-        """Each tactic of one stage with the other at its default, then the pairs that the tuner chose for these weights."""
+        """Each tactic of one stage with the other at its default."""
         if prepared.case.recipe == "fp8_block":
             return ()  # one configuration is wired into the library, whatever is asked for
         offer, known = self._offer(prepared, batch), expected(prepared.case.recipe, fused=self.fused)
         if known is not None and known != offer.counts:
             raise RuntimeError(f"the runner lists {offer.counts.gemm1} + {offer.counts.gemm2} tactics where the table of this "
                                f"adapter has {known.gemm1} + {known.gemm2}")
-        return (*singles(list(offer.gemm1), list(offer.gemm2)), *prepared.tuned.values())
+        return singles(list(offer.gemm1), list(offer.gemm2))
 
     def workspace_bytes(self, prepared: Prepared, batch: Batch) -> int:
         library = load()
@@ -130,13 +128,13 @@ class FlashInferCutlass(Backend):
         def call() -> None:
             tuning.call(library, prepared, batch, out, chosen, fused=self.fused, workspace=workspace)
 
-        key = (id(prepared), batch.topk_ids.shape[0], chosen)
-        if tactic is None or key in self._witnessed:
+        key = (batch.topk_ids.shape[0], chosen)
+        if tactic is None or key in prepared.witnessed:
             call()
         else:
             names = witness.record(call)
-            self._witnessed[key] = self._seen(prepared, batch, chosen, names)
-        self._executed = None if tactic is None else self._witnessed[key]
+            prepared.witnessed[key] = self._seen(prepared, chosen, names)
+        self._executed = None if tactic is None else prepared.witnessed[key]
 
     def executed_tactic(self) -> Hashable | None:
         return self._executed
@@ -146,22 +144,19 @@ class FlashInferCutlass(Backend):
         if prepared.case.recipe == "fp8_block" or batch.topk_ids is None or not batch.topk_ids.shape[0]:
             return None
         out = torch.empty(batch.x.data.shape, dtype=prepared.output_dtype, device=batch.topk_ids.device)
-        library = load()
-        choice = tuning.tune(library, prepared, batch, out, fused=self.fused)
-        if choice == DEFAULT:
-            return None
-        prepared.tuned[tuning.bucket(library, batch.topk_ids.shape[0], CAP)] = choice
-        return choice
+        choice = tuning.tune(load(), prepared, batch, out, fused=self.fused)
+        return None if choice == DEFAULT else choice
 
     def tuning_caps(self, prepared: Prepared, batch: Batch, caps: Sequence[int]) -> list[int]:
         return tuning.caps(load(), caps)
 
     def _offer(self, prepared: Prepared, batch: Batch) -> tuning.Offer:
         assert batch.topk_ids is not None
-        key = (id(prepared), batch.topk_ids.shape[1])
-        if key not in self._offers:
-            self._offers[key] = tuning.offer(load(), prepared, batch, fused=self.fused)
-        return self._offers[key]
+        top_k = batch.topk_ids.shape[1]
+        if top_k not in prepared.offers:
+            prepared.offers[top_k] = tuning.offer(load(), prepared, batch, fused=self.fused)
+        offer: tuning.Offer = prepared.offers[top_k]
+        return offer
 
     def _configurations(self, case: Case, tactic: Hashable | None) -> tuple[Configuration | None, Configuration | None]:
         """What runs in the two stages; None where ids select nothing or nothing is known of them."""
@@ -171,7 +166,7 @@ class FlashInferCutlass(Backend):
             return None, None
         return configuration(counts, 1, chosen.gemm1), configuration(counts, 2, chosen.gemm2)
 
-    def _seen(self, prepared: Prepared, batch: Batch, chosen: Tactic, names: list[str]) -> Hashable | None:
+    def _seen(self, prepared: Prepared, chosen: Tactic, names: list[str]) -> Hashable | None:
         """``chosen`` when the kernels that ran are its own, what ran otherwise; None when the names do not tell."""
         ran = witness.gemms(names)
         wanted = self._configurations(prepared.case, chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ class Prepared:
 
     fc1 [E_local, 2I or I, H] and fc2 [E_local, H, I] (4-bit: packed, last axis halved). scales: ``quant_scales``, or in
     fp8_per_tensor what they are made of. flags: further keyword arguments. weights: kept alive, because tensors are shared.
+    offers, witnessed: what was asked of the library before, by top-k, and by number of tokens and tactic.
     """
 
     case: Case
@@ -35,7 +37,8 @@ class Prepared:
     biases: tuple[Tensor, Tensor] | None
     flags: dict[str, Any]
     weights: Weights
-    tuned: dict[int, Any] = field(default_factory=dict)
+    offers: dict[int, Any] = field(default_factory=dict)
+    witnessed: dict[tuple[int, Hashable], Hashable | None] = field(default_factory=dict)
 
     @property
     def output_dtype(self) -> torch.dtype:

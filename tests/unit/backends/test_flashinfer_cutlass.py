@@ -269,10 +269,10 @@ class TestWitness:
 
     def test_what_ran_instead_is_named(self):
         prepared = prepare(make_weights(case()), case(), None)
-        assert BACKEND._seen(prepared, None, Tactic(1, -1), self.NAMES["(0, -1)"]) == \
+        assert BACKEND._seen(prepared, Tactic(1, -1), self.NAMES["(0, -1)"]) == \
             "128x16 cluster 1x1 and 128x16 cluster 1x1"
-        assert BACKEND._seen(prepared, None, Tactic(0, -1), self.NAMES["(0, -1)"]) == Tactic(0, -1)
-        assert BACKEND._seen(prepared, None, Tactic(0, -1), ["void otherKernel<...>"]) is None
+        assert BACKEND._seen(prepared, Tactic(0, -1), self.NAMES["(0, -1)"]) == Tactic(0, -1)
+        assert BACKEND._seen(prepared, Tactic(0, -1), ["void otherKernel<...>"]) is None
 
     def test_names_of_other_kernels_are_no_gemm(self):
         assert witness.gemms(["void finalizeMoeRoutingKernel<...>", "Memset (Device)"]) == []
