@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from moeguard.gate.confidence import upper_bound
 from moeguard.gate.tally import Defect, Tally
@@ -68,6 +68,15 @@ class Summary(_Value):
     open_findings: list[Problem]
     known_findings: list[Problem]
     speed_up: SpeedUp | None = None
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Summary:
+        if self.failures > self.cases:
+            raise ValueError(f"failures: {self.failures}; allowed: at most cases, {self.cases}")
+        bound = round(upper_bound(self.failures, self.cases), 6) if self.cases else 1.0
+        if abs(self.bound - bound) > 1e-6:
+            raise ValueError(f"bound: {self.bound}; allowed: {bound}, which follows from failures and cases")
+        return self
 
     @classmethod
     def of(cls, runs: Iterable[RunId], tally: Tally) -> Summary:
