@@ -58,10 +58,11 @@ def scenarios(number: int = 300, **options: Any) -> list[Event]:
 
 
 def write(folder: Path, events: Iterable[Event], *, run_id: str = "run-1", environment: dict[str, Any] | None = None,
-          complete: bool = True) -> Path:
+          complete: bool = True, options: dict[str, Any] | None = None) -> Path:
     """A run directory of these events, complete with its end and its cases."""
     (folder / "cases").mkdir(parents=True)
-    manifest = {"schema": 1, "run_id": run_id, "command": "run", "options": {}, "environment": environment or ENVIRONMENT}
+    manifest = {"schema": 1, "run_id": run_id, "command": "run", "options": options or {},
+                "environment": environment or ENVIRONMENT}
     (folder / "manifest.json").write_text(json.dumps(manifest) + "\n")
     everything = [*events, *([RunFinished(seconds=1.0)] if complete else [])]
     (folder / "journal.jsonl").write_text("".join(event.to_json() + "\n" for event in everything))

@@ -12,7 +12,7 @@ from typing import Any
 from moeguard.core.case import Case
 from moeguard.core.cell import Cell
 from moeguard.core.errors import MoeguardError
-from moeguard.core.events import Event, Executed, Found, RunFinished, ScenarioFinished, ScenarioStarted, parse
+from moeguard.core.events import Event, Executed, Found, Noted, RunFinished, ScenarioFinished, ScenarioStarted, parse
 from moeguard.core.finding import Finding
 from moeguard.gate.snapshot import Snapshot, Stale, take
 from moeguard.gate.tally import Tally
@@ -62,6 +62,8 @@ def _manifest(snapshot: Snapshot) -> dict[str, Any]:
     environment = manifest.get("environment")
     if not isinstance(environment, dict) or not isinstance(environment.get("arch"), str):
         raise _Broken("manifest.json has no environment")
+    if not isinstance(manifest.get("options"), dict):
+        raise _Broken("manifest.json has no options")
     return manifest
 
 
@@ -123,10 +125,14 @@ def _cells(manifest: dict[str, Any], events: Iterable[Event]) -> dict[Cell, Tall
     open_ends = sorted(set(started) - finished)
     if open_ends:
         raise _Broken(f"journal.jsonl: scenario {open_ends[0]} was started and never finished")
+    taken = next((event.backend for event in inside[-1] if isinstance(event, Noted) and event.what == "built-in"), None)
+    if taken is not None:
+        raise _Broken(f"a plug-in took the place of the built-in backend {taken}, so the run is not about that backend")
+    drawn = not manifest["options"].get("cases")
     cells: dict[Cell, Tally] = {}
     for number, first in sorted(started.items()):
         tally = cells.setdefault(Cell.of(first.backend, first.recipe, manifest["environment"]), Tally())
-        tally.count(first, inside[number])
+        tally.count(first, inside[number], drawn=drawn)
     return {cell: tally for cell, tally in sorted(cells.items(), key=lambda item: _order(item[0])) if not tally.empty}
 
 

@@ -44,8 +44,9 @@ class SpeedUp(_Value):
 class Summary(_Value):
     """What all runs of a cell have shown.
 
-    runs: the run directories. executions: calls with a verdict. cases: distinct cases, those with known findings alone
-    left out. failures: of these cases, those with an open finding. known_failures: cases with known findings alone.
+    runs: the run directories. executions: calls with a verdict. cases: distinct cases that were drawn or failed, those with
+    known findings alone left out. failures: of these cases, those with an open finding. known_failures: cases with known
+    findings alone, or not launched because of a known crash.
     bound: 95 % Clopper-Pearson upper bound on the failure rate over ``cases``, 1.0 without any. tactics: judged executions
     by tactic. tactics_covered: those that gave a right answer. tactics_known: whether the runs show every tactic that is
     offered. token_buckets: powers of two at or below the numbers of tokens, 0 for none. boundary_tokens: numbers of

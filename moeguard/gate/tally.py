@@ -30,10 +30,11 @@ class Defect(NamedTuple):
 class Tally:
     """Counts of one cell; those of several runs add up with ``add``.
 
-    executions: calls with a verdict. clean, failed, excused: fingerprints of distinct cases without a finding, with an
-    open one, with known ones alone. tactics: judged executions by tactic that was seen or offered. right: tactics with a
-    right answer. offers_known: a scenario forced fewer tactics than a campaign may, so all. offers_cut: one forced as many as
-    it may, so perhaps not all. swept: a sweep forced every one. tokens: T of judged cases.
+    executions: calls with a verdict. clean, failed, excused: fingerprints of distinct cases that were drawn and had no finding,
+    that had an open one, that had known ones alone or were not launched because of a known crash. tactics: judged
+    executions by tactic that was seen or offered. right: tactics with a right answer. offers_known: a scenario forced fewer
+    tactics than a campaign may, so all. offers_cut: one forced as many as it may, so perhaps not all. swept: a sweep forced
+    every one. tokens: T of judged cases.
     gains: time of the default over that of the fastest right tactic, one for each layer and T of a sweep.
     """
 
@@ -70,8 +71,12 @@ class Tally:
         self.defects |= other.defects
         self.gains += other.gains
 
-    def count(self, started: ScenarioStarted, events: Iterable[Event]) -> None:
-        """Count one scenario. Raises ValueError or KeyError on events that no run can have written."""
+    def count(self, started: ScenarioStarted, events: Iterable[Event], *, drawn: bool = True) -> None:
+        """Count one scenario. Raises ValueError or KeyError on events that no run can have written.
+
+        drawn: the case comes from a profile's distribution, which is what the failure rate is about. One that was given
+        (replay, sweep) counts when it fails, for tactics and for tokens, but not as a clean case.
+        """
         executed: list[Executed] = []
         found: list[Found] = []
         swept: list[Swept] = []
@@ -85,6 +90,8 @@ class Tally:
                     swept.append(event)
                 case Noted(what="tactics", reason="the backend offers none"):
                     self.offers_known = True
+                case Noted(what="known crash"):  # it was not launched
+                    self.excused.add(started.fingerprint)
         defects = {_defect(event.finding) for event in found}
         self.defects |= defects
         self.executions += len(executed)
@@ -99,8 +106,12 @@ class Tally:
         if not (defects or any(one.outcome in _JUDGED for one in executed)):
             return
         known = bool(defects) and all(defect.entry is not None for defect in defects)
-        kept = self.excused if known else self.failed if defects or wrong else self.clean
-        kept.add(started.fingerprint)
+        if known:
+            self.excused.add(started.fingerprint)
+        elif defects or wrong:
+            self.failed.add(started.fingerprint)
+        elif drawn:
+            self.clean.add(started.fingerprint)
         self.tokens.add(int(started.case["shape"]["num_tokens"]))
 
     def _offers(self, executed: list[Executed], swept: list[Swept]) -> None:

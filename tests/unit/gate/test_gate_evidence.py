@@ -15,7 +15,7 @@ import pytest
 from gate_runs import ENVIRONMENT, case, finding, scenario, scenarios, write
 
 from moeguard.core.cell import Cell
-from moeguard.core.events import Event, Executed, RunFinished, ScenarioStarted, Swept
+from moeguard.core.events import Event, Executed, Noted, RunFinished, ScenarioStarted, Swept
 from moeguard.gate import tally as tallies
 from moeguard.gate.evidence import RunEvidence, read
 from moeguard.gate.snapshot import Snapshot, Stale, digest, take
@@ -137,6 +137,24 @@ def test_runs_add_up(tmp_path: Path) -> None:
     assert (found.executions, found.cases, found.failures) == (9, 1, 1)
 
 
+def test_a_case_that_was_given_is_not_one_of_the_distribution(tmp_path: Path) -> None:
+    events = [*scenario(0, case(7)), *scenario(1, case(9), findings=[finding(of=case(9))])]
+    found = summary(write(tmp_path / "run", events, options={"cases": [{}]}))
+    assert (found.executions, found.cases, found.failures, found.token_buckets) == (6, 1, 1, [4, 8])
+
+
+def test_a_known_crash_is_not_launched_and_not_clean(tmp_path: Path) -> None:
+    (start, *_, end) = scenario(0)
+    note = Noted(scenario=0, backend="mine", recipe="bf16", what="known crash", reason="an-entry")
+    found = summary(write(tmp_path / "run", [start, note, end, *scenario(1)]))
+    assert (found.cases, found.known_failures) == (1, 1)
+
+
+def test_a_plugin_in_the_place_of_a_built_in_backend_is_no_evidence_about_it(tmp_path: Path) -> None:
+    note = Noted(scenario=-1, backend="triton", recipe="", what="built-in", reason="my.py registers another one")
+    assert "triton" in stale(write(tmp_path / "run", [note, *scenario(0, backend="triton")]))
+
+
 def test_environments_are_kept_apart(tmp_path: Path) -> None:
     other = read(write(tmp_path / "run", scenario(0), environment={**ENVIRONMENT, "driver": "580.1"}))
     assert isinstance(other, RunEvidence)
@@ -176,6 +194,7 @@ def swap(run: Path) -> None:
     (manifest(schema=True), "another schema than 1"),
     (manifest(run_id=""), "no run_id"),
     (manifest(environment=None), "no environment"),
+    (manifest(options=[]), "no options"),
     (lambda run: (run / "manifest.json").write_text("{"), "not valid JSON"),
     (lambda run: (run / "manifest.json").write_bytes(b"\xff"), "not valid JSON"),
     (journal(lambda data: b""), "journal.jsonl is empty"),
