@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commandline import ROOT
 from gate_entries import PROBLEM, TODAY, entry, evidence, toml
 from gate_runs import ENVIRONMENT
 
@@ -92,6 +94,13 @@ def test_a_waiver_covers_its_requirement_until_it_expires() -> None:
     assert decide(one, today=WAIVER["expires"]).allowed  # type: ignore[arg-type]
     assert names(decide(one, today=date(2026, 7, 2))) == ["repeats"]
     assert names(decide(one | {"evidence": evidence(executions=1)})) == ["executions"]
+
+
+def test_the_waiver_of_the_readme() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = (block for block in blocks if "[[cell.waiver]]" in block)
+    (one,) = Allowlist.parse(f"{toml(entry())}\n{block}", "list").entries
+    assert [waiver.requirement for waiver in one.waiver] == ["repeats"]
 
 
 def test_o3_alone_is_an_inconsistency() -> None:
