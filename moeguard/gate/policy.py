@@ -24,7 +24,8 @@ WRONG_ANSWERS = frozenset(KINDS) - {*TOLERABLE, "crash", "hang", "vacuous_autotu
 class Thresholds(BaseModel):
     """What one level asks for; the comments of ``policy.toml`` say what each is.
 
-    never: no evidence is enough. tolerated: kinds of open findings that do not count, O3 alone.
+    never: no evidence is enough. min_speed_up: None asks for no timed sweep. tolerated: kinds of open findings that do not
+    count, O3 alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -35,6 +36,7 @@ class Thresholds(BaseModel):
     all_tactics: bool = True
     min_repeats: Annotated[int, Field(ge=1)] = 5
     token_buckets_up_to: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
+    min_speed_up: Annotated[float, Field(gt=0)] | None = None
     tolerated: list[str] = []
 
     @field_validator("tolerated")

@@ -13,7 +13,7 @@ from moeguard.gate.summary import Problem, Summary
 
 Rule = Callable[[Cell, Summary, Thresholds], Failed | None]
 #: Requirements that a waiver may cover. An open finding is lifted by a ledger entry instead.
-WAIVABLE = ("executions", "bound", "tactics", "token_buckets", "repeats", "known_findings")
+WAIVABLE = ("executions", "bound", "tactics", "token_buckets", "repeats", "known_findings", "speed_up")
 MOST = 6
 
 
@@ -84,10 +84,21 @@ def _known_findings(cell: Cell, summary: Summary, asked: Thresholds) -> Failed |
                   f"known wrong answers: {_described(found)}", "moeguard replay --ledger")
 
 
+def _speed_up(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
+    there = summary.speed_up
+    if asked.min_speed_up is None or (there is not None and there.median >= asked.min_speed_up):
+        return None
+    sentence = ("no sweep was timed, so it is not known whether tuning is faster" if there is None else
+                f"the fastest right tactic is {there.median:g} times as fast as the default, {asked.min_speed_up:g} is needed")
+    return Failed("speed_up", f"at least {asked.min_speed_up:g}", "not timed" if there is None else f"{there.median:g}", sentence,
+                  _sweep(cell))
+
+
 #: By name, in the order in which they are reported.
 RULES: dict[str, Rule] = {
     "open_findings": _open_findings, "known_findings": _known_findings, "tactics": _tactics, "token_buckets": _token_buckets,
     "bound": _bound, "executions": _executions, "repeats": _repeats,
+    "speed_up": _speed_up,
 }
 
 

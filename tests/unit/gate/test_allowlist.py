@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,7 @@ def test_the_environment_is_this_machine(tmp_path: Path) -> None:
     ({"levels": ["O4"]}, "levels.0: input should be 'O0', 'O1', 'O2' or 'O3'"),
     ({"backend_use": "avoid"}, "for a backend to avoid"),
     ({"expires": "soon"}, "expires: input should be a valid date"),
+    ({"expires": datetime(2026, 12, 31, 1)}, "expires: datetimes provided to dates|expires: input should be a valid date"),
     ({"flashinfer": 7}, "flashinfer: input should be a valid string"),
     ({"reason": ""}, "reason: string should have at least 1 character"),
     ({"colour": "red"}, "colour: unknown field; allowed: backend, recipe, arch"),

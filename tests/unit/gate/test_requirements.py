@@ -19,6 +19,8 @@ from moeguard.gate.requirement import RULES, failures
 from moeguard.gate.summary import Summary
 
 CELL = Cell.of("mine", "bf16", ENVIRONMENT)
+#: The packaged policy, which besides asks that tuning is not slower.
+FAST = Policy("here", {level: one.model_copy(update={"min_speed_up": 1.0}) for level, one in Policy.load().levels.items()}, {})
 ALONE: dict[str, tuple[dict[str, Any], str]] = {
     "open_findings": ({"open_findings": [PROBLEM]}, "bad_tactic of tactic b"),
     "known_findings": ({"known_findings": [PROBLEM]}, "known wrong answers: bad_tactic of tactic b"),
@@ -26,6 +28,7 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
     "token_buckets": ({"token_buckets": BUCKETS[:-1]}, "no case in the buckets of 4096 tokens"),
     "bound": ({"cases": 298}, "298 distinct cases"),
     "executions": ({"executions": 999}, "999 executions, 1000 are needed"),
+    "speed_up": ({"speed_up": {"median": 0.9, "low": 0.8, "high": 1.2}}, "0.9 times as fast as the default, 1 is needed"),
     "repeats": ({"repeats": 4, "tactics": {"a": 4, "b": 9, "default": 9}}, "fewer than 5 judged executions of tactics a"),
 }
 
@@ -47,7 +50,7 @@ def test_full_evidence_meets_all(level: str) -> None:
 @pytest.mark.parametrize("name", ALONE)
 def test_it_fails_alone(name: str) -> None:
     changes, words = ALONE[name]
-    found = failed(changes)
+    found = failed({"speed_up": {"median": 1.5, "low": 1.0, "high": 2.0}} | changes, policy=FAST)
     assert list(found) == [name]
     one = found[name]
     assert words in one.sentence and one.threshold and one.actual and one.command.startswith("moeguard ")
@@ -64,6 +67,11 @@ def test_no_case_at_all_fails_the_bound() -> None:
 
 def test_one_failure_in_few_cases_fails_the_bound() -> None:
     assert set(failed({"failures": 1})) == {"bound"}
+
+
+def test_speed_is_asked_for_only_by_a_policy() -> None:
+    assert failed({}) == {}
+    assert "no sweep was timed" in failed({}, policy=FAST)["speed_up"].sentence
 
 
 def test_o0_is_never_tuned() -> None:
