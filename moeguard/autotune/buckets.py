@@ -15,6 +15,8 @@ from moeguard.core.errors import MoeguardError
 
 Rule = Literal["power_of_two_below", "hybrid_above"]
 
+#: Releases whose sources were read, oldest first. The rule did not change between them, but at HYBRID_SINCE.
+KNOWN = ("0.6.6", "0.6.9", "0.6.11.post2", "0.6.14", "0.6.18.post1", "0.7.4")
 #: First release with the hybrid buckets.
 HYBRID_SINCE = Version("0.6.10")
 #: Hybrid buckets double up to 256 and above 4096; these lie between.

@@ -53,10 +53,10 @@ class Profile:
     round_size: int
 
     def __post_init__(self) -> None:
-        smallest = (self.max_tokens >= 2, self.max_experts >= 8, self.max_hidden >= 64, self.max_intermediate >= 64,
+        smallest = (self.max_tokens >= 2, self.max_experts >= 8, self.max_hidden >= 128, self.max_intermediate >= 128,
                     self.round_size >= 1, self.budget.holds(Budget(1 << 19, 1 << 17, 1 << 13)))
         if not all(smallest):
-            raise ValueError(f"profile {self.name}: needs max_tokens >= 2, max_experts >= 8, sizes >= 64, a round_size "
+            raise ValueError(f"profile {self.name}: needs max_tokens >= 2, max_experts >= 8, sizes >= 128, a round_size "
                              f"and a budget of at least {1 << 19} weights, {1 << 17} work and {1 << 13} activations")
 
 

@@ -107,12 +107,18 @@ def ep_sizes(profile: Profile, groups: int) -> tuple[int, ...]:
 
 
 def tp_sizes(profile: Profile, base_unit: int) -> tuple[int, ...]:
-    """TP sizes for which every rank can hold ``base_unit`` rows."""
-    return tuple(tp for tp in TP_SIZES if tp * base_unit <= profile.max_intermediate)
+    """TP sizes for which every rank can hold ``base_unit`` rows, and two slots of the smallest such layer fit the budget."""
+    return tuple(tp for tp in TP_SIZES if tp * base_unit <= profile.max_intermediate
+                 and measure(2, 1, base_unit, tp * base_unit).work <= profile.budget.work)
+
+
+def possible(profile: Profile, demands: Demands) -> bool:
+    """Whether the least shape that ``demands`` admit is within ``profile`` and its budget."""
+    return _Room(profile, 1.0, demands, demands.base_unit).fits()
 
 
 def draw_shape(draw: DrawFn, profile: Profile, mode: Mode, demands: Demands) -> Shape:
-    """A shape within ``profile`` and its budget, with T >= 1."""
+    """A shape within ``profile`` and its budget, with T >= 1. The demands must be ``possible``."""
     if mode.layer:
         layers = _layers(profile, demands)
         if layers:

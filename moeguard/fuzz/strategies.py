@@ -7,6 +7,7 @@ The simplest case has T = E = K = 1, H = I = 8, the first recipe, every first ki
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +19,7 @@ from moeguard.core.errors import UnknownNameError
 from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
 from moeguard.fuzz.boundaries import DP_SIZES, EXPONENT_EDGES, EXPONENTS, TOP_K
 from moeguard.fuzz.profiles import Profile
-from moeguard.fuzz.sizes import MODES, Demands, Mode, draw_shape, ep_sizes, integer, pick, tp_sizes
+from moeguard.fuzz.sizes import MODES, Demands, Mode, draw_shape, ep_sizes, integer, pick, possible, tp_sizes
 
 #: Seeds of a case.
 SEEDS = (0, 2**32)
@@ -77,10 +78,14 @@ def _case(draw: DrawFn, profile: Profile, recipes: tuple[str, ...], probes: bool
     batched = routing not in PROBES and parallel["tp_size"] == 1 and draw(pick(_FORMATS)) == "batched"
     least_top_k = 2 if routing in ("duplicate_ids", "nan_logits") else 1
     single = method == "llama4_sigmoid" and least_top_k == 1 and draw(integer(0, 7)) < 7
-    shape = draw_shape(draw, profile, mode, Demands(
+    demands = Demands(
         ep_size=parallel["ep_size"], tp_size=parallel["tp_size"], least_top_k=least_top_k,
         most_top_k=1 if single else TOP_K[-1], groups=groups, unit=draw(pick(units)), base_unit=units[0],
-        batched=batched)).model_dump()
+        batched=batched)
+    if not possible(profile, demands):  # without ranks and batches the least layer is smaller
+        parallel |= {"ep_size": 1, "ep_rank": 0, "tp_size": 1, "tp_rank": 0}
+        batched, demands = False, replace(demands, ep_size=1, tp_size=1, batched=False)
+    shape = draw_shape(draw, profile, mode, demands).model_dump()
     inputs: str = draw(pick(_INPUTS))
     exact, fp8 = inputs == "exact", "fp8" in recipe
     activation = _activation(draw, _EXACT_ACTIVATIONS[fp8] if exact else _ACTIVATIONS)

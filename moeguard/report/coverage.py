@@ -68,6 +68,13 @@ def tactic_table(events: Iterable[Event]) -> dict[str, dict[int, int]]:
     return {name: dict(table[name]) for name in sorted(table)}
 
 
+def tuned_rows(cells: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """What each backend's own tuning chose: backend, recipe, from which number of tokens on, tactics with their counts."""
+    return [(cell["backend"], cell["recipe"], bucket, ", ".join(
+        f"{tactic}{f' {times} times' if times > 1 else ''}" for tactic, times in sorted(
+            chosen.items(), key=lambda pair: (-pair[1], pair[0])))) for cell in cells for bucket, chosen in cell["tuned"].items()]
+
+
 def buckets_between(first: int, last: int) -> list[int]:
     """Every token bucket from ``first`` to ``last``: 0, then the powers of two."""
     buckets = [0, *(1 << exponent for exponent in range(last.bit_length()))]

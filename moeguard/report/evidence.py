@@ -33,6 +33,7 @@ class _Tally:
     seconds: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     tactics: Counter[str] = field(default_factory=Counter)
     buckets: Counter[int] = field(default_factory=Counter)
+    tuned: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
 
 def cells(manifest: Mapping[str, Any], history: History, findings: Iterable[Finding]) -> tuple[dict[str, Any], ...]:
@@ -41,7 +42,8 @@ def cells(manifest: Mapping[str, Any], history: History, findings: Iterable[Find
     Cells are those that the manifest asks for (backends x recipes) and those that an event names. Beside the cell:
     executions, cases, refused (scenarios that were not supported), failures (executions with outcome ``finding``),
     findings (fingerprints), outcomes, checks ``{check: {executions, findings, seconds}}``, tactics and token_buckets
-    (executions by tactic, and by power of two of ``num_tokens``), status and reason. status: ``executed`` (a check has
+    (executions by tactic, and by power of two of ``num_tokens``), tuned (by the same buckets: how often the backend's own
+    tuning chose which tactic), status and reason. status: ``executed`` (a check has
     executions or findings), ``refused`` (cannot run here: unavailable, or no scenario was supported) or ``empty``;
     reason: why nothing was executed, None otherwise.
     """
@@ -91,6 +93,8 @@ def _tallies(manifest: Mapping[str, Any], history: History) -> dict[Name, _Tally
             tally.seconds[execution.check].append(execution.seconds)
             tally.tactics[DEFAULT_TACTIC if execution.tactic is None else execution.tactic] += 1
             tally.buckets[bucket] += 1
+            if (execution.check, execution.role) == ("tuned", "tuned") and execution.tactic is not None:
+                tally.tuned[bucket][execution.tactic] += 1
     return tallies
 
 
@@ -124,4 +128,5 @@ def _counts(tally: _Tally, found: list[Finding]) -> dict[str, Any]:
                    for check in sorted({*tally.checks, *by_check})},
         "tactics": dict(sorted(tally.tactics.items())),
         "token_buckets": {str(bucket): tally.buckets[bucket] for bucket in sorted(tally.buckets)},
+        "tuned": {str(bucket): dict(sorted(tally.tuned[bucket].items())) for bucket in sorted(tally.tuned)},
     }

@@ -55,6 +55,7 @@ def render(outcome: Outcome, events: Iterable[Event], run_dir: str, frame: pd.Da
         buckets=buckets,
         tokens=tokens,
         tactics=coverage.tactic_table(events),
+        tuned=coverage.tuned_rows(outcome.cells),
         axes=coverage.strata(events),
         outcomes=_outcomes(outcome),
         glossary={

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from moeguard.core.finding import Finding
-from moeguard.report import glossary, known, numbers, sweep
+from moeguard.report import coverage, glossary, known, numbers, sweep
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, duration, line, number, printable, yes_no
 
@@ -26,6 +26,9 @@ def render(outcome: Outcome, run_dir: str) -> str:
     if outcome.standing.entries:
         parts.append("## Ledger of known findings\n\n" + _table(
             known.HEADER, known.rows(outcome.standing, outcome.findings), right=(5,)))
+    chosen = coverage.tuned_rows(outcome.cells)
+    if chosen:
+        parts.append("## What autotuning chose\n\n" + _table(("backend", "recipe", "tokens from", "tactics"), chosen, right=(2,)))
     parts.append(_not_verified(outcome))
     return "\n\n".join(parts) + "\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from commandline import Called
+from commandline import ROOT, Called
 
 from moeguard.engine import selftest as engine
 from moeguard.mutants.catalogue import CORPUS, MUTANTS
@@ -51,3 +51,8 @@ def test_a_false_alarm_exits_1(short: None, monkeypatch: pytest.MonkeyPatch, cli
     assert done.data["caught"] == 1
     assert done.data["false_alarms"] > 0
     assert done.data["alarms"][0]["backend"] == MUTANTS[0].name
+
+
+def test_the_readme_tells_the_number_of_mutants() -> None:
+    shown = f"mutants caught: {len(MUTANTS)} of {len(MUTANTS)}"
+    assert shown in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -7,13 +7,13 @@ from functools import cache
 
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
-from hypothesis import strategies as st
 
 from moeguard.core.case import PROBES, Case
 from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
 from moeguard.fuzz.boundaries import EXPERTS, HIDDEN, INTERMEDIATE, TOKENS, TOP_K
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import PROFILES, Budget, Profile, cost, profile
+from moeguard.fuzz.sizes import Demands, possible
 from moeguard.fuzz.strategies import SCALED, cases
 from moeguard.tensors.problem import build_problem
 from moeguard.tensors.weights import WeightBank
@@ -62,10 +62,34 @@ def test_any_draw_is_valid_and_within_budget(name: str, device: str) -> None:
     holds()
 
 
-@QUICK
-@given(st.data())
-def test_the_tightest_profile_and_planned_recipes(data: st.DataObject) -> None:
-    check(data.draw(cases(TIGHT, (*NAMES, *PLANNED_RECIPES))), TIGHT)
+@pytest.mark.parametrize("recipes", [(*NAMES, *PLANNED_RECIPES), ("int4_fp8",)], ids=["all", "widest_groups"])
+@pytest.mark.parametrize("bounds", [TIGHT, profile("smoke")], ids=lambda bounds: bounds.name)
+def test_the_tightest_profiles_and_planned_recipes(bounds: Profile, recipes: tuple[str, ...]) -> None:
+    """Groups of 128 columns, several ranks, groups of experts and a row for each expert add up."""
+    @QUICK
+    @given(cases(bounds, recipes))
+    def holds(case: Case) -> None:
+        check(case, bounds)
+    holds()
+
+
+def test_rounds_that_once_left_no_room_for_a_size() -> None:
+    for number in (1, 21, 36, 51, 55):
+        for case in draw_round(profile("smoke"), ("int4_fp8",), 1, number):
+            check(case, profile("smoke"))
+
+
+@pytest.mark.parametrize("bounds", [TIGHT, *(profile(name) for name in PROFILES)], ids=lambda bounds: bounds.name)
+@pytest.mark.parametrize(("top_k", "groups"), [(1, 1), (2, 1), (1, 4), (2, 4)])
+def test_one_rank_is_possible_in_every_profile(bounds: Profile, top_k: int, groups: int) -> None:
+    for unit in (8, 32, 128):
+        assert possible(bounds, Demands(least_top_k=top_k, groups=groups, unit=unit, base_unit=unit))
+
+
+def test_ranks_that_are_too_large_are_not_possible() -> None:
+    assert not possible(profile("smoke"), Demands(tp_size=4, groups=4, unit=128, base_unit=128))
+    assert not possible(TIGHT, Demands(tp_size=2, groups=4, unit=128, base_unit=128))
+    assert not possible(TIGHT, Demands(batched=True, groups=4, unit=128, base_unit=128))
 
 
 def test_no_probes_when_not_asked_for() -> None:
@@ -127,7 +151,7 @@ def test_shares() -> None:
 
 
 def test_exponents_are_dense() -> None:
-    used = {case.scales.exponent for case in drawn("smoke", "cpu", 8) if case.scales.kind in SCALED}
+    used = {case.scales.exponent for case in drawn("smoke", "cpu", 14) if case.scales.kind in SCALED}
     assert min(used) <= -146 and max(used) >= 124 and len(used) > 180
 
 

@@ -15,6 +15,7 @@ from moeguard.core.case import Case
 from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Executed, Noted, RunFinished, ScenarioStarted, parse
 from moeguard.report.evidence import token_bucket
+from moeguard.report.markdown import render
 from moeguard.report.outcome import fold
 
 END = RunFinished(seconds=12.5)
@@ -179,7 +180,7 @@ def test_cell_evidence() -> None:
         "backend": "mine", "recipe": "bf16", "arch": "sm90", "flashinfer": "0.4.1", "cuda": "12.9", "driver": "575.57",
         "torch": "2.8.0", "executions": 5, "cases": 4, "refused": 1, "failures": 1, "findings": [bad.fingerprint],
         "outcomes": {"finding": 1, "ok": 3, "refused": 1}, "checks": None, "tactics": {"-1": 2, "default": 3},
-        "token_buckets": {"0": 2, "4": 3}, "status": "executed", "reason": None}
+        "token_buckets": {"0": 2, "4": 3}, "tuned": {}, "status": "executed", "reason": None}
     assert cell["checks"] == {
         "accuracy": {"executions": 2, "findings": 1, "seconds": 0.5},
         "memory": {"executions": 2, "findings": 0, "seconds": 0.5},
@@ -223,3 +224,14 @@ def test_damaged_journal_is_refused_with_a_sentence() -> None:
     broken.finding["kind"] = "surprise"
     with pytest.raises(RunDirectoryError, match="kind"):
         fold(manifest(), [broken])
+
+
+def test_what_autotuning_chose_is_told_by_bucket() -> None:
+    chosen = [Executed(scenario=0, number=place, check="tuned", role=role, tactic=tactic, outcome="ok", seconds=0.1, numbers={})
+              for place, (role, tactic) in enumerate((("tuned", "(44, 81)"), ("default after tuning", None), ("tuned", "(3, 50)"),
+                                                      ("tuned", "(44, 81)")))]
+    start, *_, end = scenario(0, of=case(tokens=300))
+    outcome = fold(manifest(), [start, *chosen, end, END])
+    (cell,) = [cell for cell in outcome.cells if cell["executions"]]
+    assert cell["tuned"] == {"256": {"(3, 50)": 1, "(44, 81)": 2}}
+    assert "(44, 81) 2 times, (3, 50)" in render(outcome, "run")
