@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from moeguard.core.numerics import Numerics
     from moeguard.core.verdict import Verdict
     from moeguard.engine.check import check
+    from moeguard.gate.allowlist import Allowlist
+    from moeguard.gate.decision import Decision
     from moeguard.tensors.operand import Batch, Operand, Weights
 
 _EXPORTS = {
@@ -35,14 +37,16 @@ _EXPORTS = {
     "Numerics": "moeguard.core.numerics",
     "Verdict": "moeguard.core.verdict",
     "check": "moeguard.engine.check",
+    "Allowlist": "moeguard.gate.allowlist",
+    "Decision": "moeguard.gate.decision",
     "Batch": "moeguard.tensors.operand",
     "Operand": "moeguard.tensors.operand",
     "Weights": "moeguard.tensors.operand",
 }
 
 __all__ = [
-    "Availability", "Backend", "Batch", "Case", "Finding", "MoeguardError", "Numerics", "Operand", "Refused", "Support",
-    "Traits", "VacuousTuning", "Verdict", "Weights", "check", "register",
+    "Allowlist", "Availability", "Backend", "Batch", "Case", "Decision", "Finding", "MoeguardError", "Numerics", "Operand",
+    "Refused", "Support", "Traits", "VacuousTuning", "Verdict", "Weights", "check", "register",
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from moeguard import __version__
-from moeguard.cli import bench, doctor, replay, report, run, selftest, sweep, tune_audit
+from moeguard.cli import allow, bench, doctor, gate, replay, report, run, selftest, sweep, tune_audit
 from moeguard.core.errors import MoeguardError
 
 app = typer.Typer(name="moeguard", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -21,6 +21,8 @@ app.command("sweep")(sweep.sweep)
 app.command("selftest")(selftest.selftest)
 app.command("tune-audit")(tune_audit.tune_audit)
 app.command("bench")(bench.bench)
+app.command("gate")(gate.gate)
+app.add_typer(allow.app, name="allow")
 app.command("report")(report.report)
 
 

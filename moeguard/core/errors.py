@@ -28,6 +28,10 @@ class LedgerError(MoeguardError):
     """A ledger of known findings is missing, malformed, of a newer version, or contradicts itself."""
 
 
+class AllowlistError(MoeguardError):
+    """An allowlist or a policy is missing, malformed, of a newer version, or contradicts itself."""
+
+
 class UnknownNameError(MoeguardError):
     """A backend, recipe, profile or device that does not exist was asked for."""
 

@@ -1,1 +1,1 @@
-"""From evidence to a decision: confidence in what a run has shown."""
+"""From evidence to a decision: what runs have shown, the allowlist that records it, and the policy that asks for it."""

@@ -56,6 +56,12 @@ def test_the_packaged_ledger(python: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["entries"]
 
 
+def test_the_packaged_policy(python: Path, tmp_path: Path) -> None:
+    code = "from moeguard.gate.policy import Policy; print(Policy.load().thresholds('O2', 'sm90').max_bound)"
+    done = call(python, tmp_path, "-c", code)
+    assert done.stdout == "0.01\n", done.stderr
+
+
 def test_smoke_campaign(python: Path, tmp_path: Path) -> None:
     done = call(python, tmp_path, "-m", "moeguard", "run", "--backend", "torch_reference", "--profile", "smoke",
                 "--max-cases", 12, "--device", "cpu", "--json", "--out", tmp_path / "run")

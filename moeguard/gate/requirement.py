@@ -1,0 +1,126 @@
+"""The named requirements: what evidence must show, each with its threshold and the command that supplies it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable
+
+from moeguard.core.cell import Cell
+from moeguard.gate.confidence import runs_needed
+from moeguard.gate.decision import Failed
+from moeguard.gate.policy import WRONG_ANSWERS, Policy, Thresholds
+from moeguard.gate.summary import Problem, Summary
+
+Rule = Callable[[Cell, Summary, Thresholds], Failed | None]
+#: Requirements that a waiver may cover. An open finding is lifted by a ledger entry instead.
+WAIVABLE = ("executions", "bound", "tactics", "token_buckets", "repeats", "known_findings", "speed_up")
+MOST = 6
+
+
+def failures(cell: Cell, summary: Summary, level: str, policy: Policy) -> tuple[Failed, ...]:
+    """Every requirement of ``level`` that the evidence of ``cell`` does not meet, in the order of ``RULES``."""
+    thresholds = policy.thresholds(level, cell.arch)
+    if thresholds.never:
+        return (Failed("level", "never", level, f"{level} is never tuned"),)
+    return tuple(failed for rule in RULES.values() if (failed := rule(cell, summary, thresholds)) is not None)
+
+
+def _executions(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
+    if summary.executions >= asked.min_executions:
+        return None
+    return Failed("executions", f"at least {asked.min_executions}", str(summary.executions),
+                  f"{summary.executions} executions, {asked.min_executions} are needed", _campaign(cell, asked))
+
+
+def _bound(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
+    if summary.cases and summary.bound <= asked.max_bound:
+        return None
+    return Failed("bound", f"at most {asked.max_bound:g}", f"{summary.bound:.4g}",
+                  f"{summary.failures} failures in {summary.cases} distinct cases leave a failure rate of up to "
+                  f"{summary.bound:.3g}, {asked.max_bound:g} is allowed ({runs_needed(asked.max_bound)} cases without a failure)",
+                  _campaign(cell, asked))
+
+
+def _tactics(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
+    missing = sorted(set(summary.tactics) - set(summary.tactics_covered))
+    if not asked.all_tactics or (summary.tactics_known and not missing and summary.tactics):
+        return None
+    there = f"{len(summary.tactics) - len(missing)} of {len(summary.tactics)}"
+    sentence = (f"no right answer from tactics {_listed(missing)}" if missing
+                else "the runs do not show every tactic that the backend offers; a sweep does")
+    return Failed("tactics", "all", there if summary.tactics_known else f"{there} seen, more may exist", sentence, _sweep(cell))
+
+
+def _token_buckets(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
+    wanted = [1 << exponent for exponent in range(asked.token_buckets_up_to.bit_length())]
+    missing = [str(bucket) for bucket in wanted if bucket not in summary.token_buckets]
+    if not missing:
+        return None
+    return Failed("token_buckets", f"every power of two up to {asked.token_buckets_up_to}",
+                  f"{len(wanted) - len(missing)} of {len(wanted)}", f"no case in the buckets of {_listed(missing)} tokens",
+                  f"{_sweep(cell)} --tokens {','.join(missing)}")
+
+
+def _repeats(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
+    if summary.repeats >= asked.min_repeats:
+        return None
+    few = [tactic for tactic, number in summary.tactics.items() if number < asked.min_repeats]
+    return Failed("repeats", f"at least {asked.min_repeats}", str(summary.repeats),
+                  f"fewer than {asked.min_repeats} judged executions of tactics {_listed(few)}", _campaign(cell, asked))
+
+
+def _open_findings(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
+    found = [one for one in summary.open_findings if one.kind not in asked.tolerated]
+    if not found:
+        return None
+    return Failed("open_findings", "none", str(len(found)), f"open findings: {_described(found)}", _campaign(cell, asked))
+
+
+def _known_findings(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
+    found = [one for one in summary.known_findings if one.kind in WRONG_ANSWERS]
+    if not found:
+        return None
+    return Failed("known_findings", "none about an answer, or a waiver", str(len(found)),
+                  f"known wrong answers: {_described(found)}", "moeguard replay --ledger")
+
+
+def _speed_up(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
+    there = summary.speed_up
+    if asked.min_speed_up is None or (there is not None and there.median >= asked.min_speed_up):
+        return None
+    sentence = ("no sweep was timed, so it is not known whether tuning is faster" if there is None else
+                f"the fastest right tactic is {there.median:g} times as fast as the default, {asked.min_speed_up:g} is needed")
+    return Failed("speed_up", f"at least {asked.min_speed_up:g}", "not timed" if there is None else f"{there.median:g}", sentence,
+                  _sweep(cell))
+
+
+#: By name, in the order in which they are reported.
+RULES: dict[str, Rule] = {
+    "open_findings": _open_findings, "known_findings": _known_findings, "tactics": _tactics, "token_buckets": _token_buckets,
+    "bound": _bound, "executions": _executions, "repeats": _repeats,
+    "speed_up": _speed_up,
+}
+
+
+def _listed(names: list[str]) -> str:
+    more = [f"and {len(names) - MOST} more"] if len(names) > MOST else []
+    return ", ".join([*names[:MOST], *more])
+
+
+def _described(found: Iterable[Problem]) -> str:
+    return _listed([f"{one.kind} of tactic {one.tactic}" for one in found])
+
+
+def _options(cell: Cell) -> list[str]:
+    return ["--backend", cell.backend, "--recipe", cell.recipe, "--device", "cpu" if cell.arch == "cpu" else "cuda"]
+
+
+def _campaign(cell: Cell, asked: Thresholds) -> str:
+    """A campaign that is large enough for the bound; half as many cases again, since some are declined."""
+    profile = "smoke" if cell.arch == "cpu" else "ci"
+    cases = runs_needed(asked.max_bound) * 3 // 2
+    return shlex.join(["moeguard", "run", *_options(cell), "--profile", profile, "--max-cases", str(cases)])
+
+
+def _sweep(cell: Cell) -> str:
+    return shlex.join(["moeguard", "sweep", *_options(cell)])

@@ -1,0 +1,135 @@
+"""Each requirement of the policy, failing alone; and the policy file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gate_entries import BUCKETS, PROBLEM, evidence
+from gate_runs import ENVIRONMENT
+
+from moeguard.core.cell import Cell
+from moeguard.core.errors import MoeguardError
+from moeguard.core.finding import KINDS
+from moeguard.gate.policy import TOLERABLE, WRONG_ANSWERS, Policy
+from moeguard.gate.requirement import RULES, failures
+from moeguard.gate.summary import Summary
+
+CELL = Cell.of("mine", "bf16", ENVIRONMENT)
+#: The packaged policy, which besides asks that tuning is not slower.
+FAST = Policy("here", {level: one.model_copy(update={"min_speed_up": 1.0}) for level, one in Policy.load().levels.items()}, {})
+ALONE: dict[str, tuple[dict[str, Any], str]] = {
+    "open_findings": ({"open_findings": [PROBLEM]}, "bad_tactic of tactic b"),
+    "known_findings": ({"known_findings": [PROBLEM]}, "known wrong answers: bad_tactic of tactic b"),
+    "tactics": ({"tactics_covered": ["a", "default"]}, "no right answer from tactics b"),
+    "token_buckets": ({"token_buckets": BUCKETS[:-1]}, "no case in the buckets of 4096 tokens"),
+    "bound": ({"cases": 298}, "298 distinct cases"),
+    "executions": ({"executions": 999}, "999 executions, 1000 are needed"),
+    "speed_up": ({"speed_up": {"median": 0.9, "low": 0.8, "high": 1.2}}, "0.9 times as fast as the default, 1 is needed"),
+    "repeats": ({"repeats": 4, "tactics": {"a": 4, "b": 9, "default": 9}}, "fewer than 5 judged executions of tactics a"),
+}
+
+
+def failed(changes: dict[str, Any], level: str = "O2", policy: Policy | None = None) -> dict[str, Any]:
+    found = failures(CELL, Summary.model_validate(evidence(**changes)), level, policy or Policy.load())
+    return {one.name: one for one in found}
+
+
+def test_every_requirement_is_tested() -> None:
+    assert set(ALONE) == set(RULES)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_full_evidence_meets_all(level: str) -> None:
+    assert failed({}, level) == {}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_it_fails_alone(name: str) -> None:
+    changes, words = ALONE[name]
+    found = failed({"speed_up": {"median": 1.5, "low": 1.0, "high": 2.0}} | changes, policy=FAST)
+    assert list(found) == [name]
+    one = found[name]
+    assert words in one.sentence and one.threshold and one.actual and one.command.startswith("moeguard ")
+
+
+def test_tactics_that_may_exist_are_missing_tactics() -> None:
+    assert "a sweep does" in failed({"tactics_known": False})["tactics"].sentence
+    assert set(failed({"tactics": {}, "tactics_covered": []})) == {"tactics"}
+
+
+def test_no_case_at_all_fails_the_bound() -> None:
+    assert "bound" in failed({"cases": 0})
+
+
+def test_one_failure_in_few_cases_fails_the_bound() -> None:
+    assert set(failed({"failures": 1})) == {"bound"}
+
+
+def test_speed_is_asked_for_only_by_a_policy() -> None:
+    assert failed({}) == {}
+    assert "no sweep was timed" in failed({}, policy=FAST)["speed_up"].sentence
+
+
+def test_o0_is_never_tuned() -> None:
+    assert list(failed({}, "O0")) == ["level"]
+
+
+def test_o3_asks_for_less_but_tolerates_no_wrong_answer() -> None:
+    assert failed({"executions": 400, "cases": 120, "repeats": 3}, "O3") == {}
+    for kind in KINDS:
+        found = failed({"open_findings": [PROBLEM | {"kind": kind}]}, "O3")
+        assert ("open_findings" in found) == (kind != "perf_regression"), kind
+    assert not WRONG_ANSWERS & set(TOLERABLE)
+
+
+def test_known_findings_that_are_not_about_answers_do_not_count() -> None:
+    assert failed({"known_findings": [PROBLEM | {"kind": "routing_contract"}]}) == {}
+
+
+def test_a_cpu_has_thresholds_of_its_own() -> None:
+    policy = Policy.load()
+    assert policy.thresholds("O2", "cpu").max_bound > policy.thresholds("O2", "sm90").max_bound
+    assert policy.thresholds("O0", "cpu").never
+
+
+def test_the_commands_name_the_cell() -> None:
+    command = failed({"executions": 1})["executions"].command
+    assert command == "moeguard run --backend mine --recipe bf16 --device cuda --profile ci --max-cases 448"
+    assert failed({"token_buckets": BUCKETS[:-1]})["token_buckets"].command.endswith("--tokens 4096")
+
+
+PACKAGED = (Path(sys.modules[Policy.__module__].__file__ or "").with_name("policy.toml")).read_text()
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("schema = 1", "schema = 9", "schema: 9; allowed: 1"),
+    ("[level.O0]\nnever = true", "", "level.O0: missing"),
+    ("[level.O0]\nnever = true", "[level.O0]\nnever = false", "O0 is never tuned"),
+    ("max_bound = 0.01", "max_bound = 1.5", "max_bound: input should be less than 1"),
+    ("min_repeats = 3", "min_repeats = 0", "min_repeats: input should be greater than or equal to 1"),
+    ('["perf_regression"]', '["mismatch"]', "tolerated: 'mismatch'; allowed: perf_regression, tuning_range"),
+    ("[arch.cpu.O2]", "[arch.cpu.O7]", "unknown level; allowed: O0"),
+    ("[arch.cpu.O2]", '[arch.cpu.O2]\ntolerated = ["perf_regression"]', "allowed for O3 alone"),
+    ("[arch.cpu.O2]", "[arch.cpu.O2]\nspeed = 1", "speed: unknown field; allowed: never, min_executions"),
+])
+def test_a_wrong_policy_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+    assert old in PACKAGED
+    file = tmp_path / "policy.toml"
+    file.write_text(PACKAGED.replace(old, new, 1))
+    with pytest.raises(MoeguardError, match=message):
+        Policy.load(file)
+
+
+def test_a_policy_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(PACKAGED.replace("min_executions = 1000", "min_executions = 5000"))
+    assert list(failed({}, policy=Policy.load(file))) == ["executions"]
+
+
+def test_deciding_needs_no_torch() -> None:
+    code = "import sys, moeguard as mg; mg.Allowlist, mg.Decision; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
