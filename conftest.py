@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from commandline import ROOT, SMOKE, Called, Run, call
 
 pytest_plugins = ["pytester"]
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children of the tests would ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the problems are small, and the other worker needs its core
 
