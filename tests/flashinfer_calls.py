@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from moeguard.autotune.buckets import bucket_of
 from moeguard.autotune.runner_class import unbuilt_runner_class
 from moeguard.backends.flashinfer_cutlass import call, layouts, library, modules, tuning
 from moeguard.backends.flashinfer_cutlass.backend import FlashInferCutlass, FlashInferCutlassUnfused
@@ -107,9 +108,9 @@ def forced() -> dict[str, Any]:
     return got
 
 
-def buckets(tokens: list[int], cap: int) -> list[int]:
+def buckets(tokens: list[int], cap: int) -> list[int | None]:
     """The bucket that serves each number of tokens by the adapter."""
-    return [tuning.bucket(library.load(), count, cap) for count in tokens]
+    return [bucket_of(library.load().release.version, cap, count) for count in tokens]
 
 
 def caps(wanted: list[int]) -> list[int]:

@@ -109,3 +109,12 @@ def get(name: str) -> Backend:
             except Exception as error:
                 raise PluginError(f"entry point {name!r} failed to load: {type(error).__name__}: {error}") from error
     raise UnknownNameError("--backend", name, names(), OWN_BACKEND)
+
+
+def unavailable(name: str) -> str | None:
+    """Why the backend called ``name`` cannot run on this machine, None when it can. What it raises is a reason."""
+    try:
+        availability = get(name).availability()
+    except Exception as error:
+        return f"availability() raised {type(error).__name__}: {error}"
+    return None if availability.available else availability.reason or "not available"

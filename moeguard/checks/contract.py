@@ -13,8 +13,8 @@ from moeguard.core.finding import Kind
 def contract(session: Session, name: str) -> None:
     """Probe a case that the backend declares as unsupported by the trait ``name``."""
     kind: Kind = "layout_contract" if name == "noncontiguous" else "routing_contract"
-    session.breach = kind if name == "noncontiguous" else None  # the rows of out have gaps too
-    run = session.execute("contract", f"probe {name}", refusals=(Exception,), quiet=True)
+    with session.probing(kind if name == "noncontiguous" else None):  # the rows of out have gaps too
+        run = session.execute("contract", f"probe {name}", refusals=(Exception,), quiet=True)
     if run.refused is not None:
         fault = fault_of(run.refused, wrote=run.wrote)
         if fault is not None:

@@ -121,7 +121,7 @@ class Session:
             self.entering(None)
 
     @contextlib.contextmanager
-    def probing(self, breach: Kind, topic: str) -> Iterator[None]:
+    def probing(self, breach: Kind | None, topic: str | None = None) -> Iterator[None]:
         """Around the probe of a contract: what memory shows is a ``breach``, and findings about other topics stay apart."""
         self.breach, self._topic = breach, topic
         try:

@@ -20,9 +20,8 @@ from moeguard.core.events import Event, Swept
 def sweep(session: Session, done: frozenset[str | None], emit: Callable[[Event], None]) -> None:
     """Run every tactic but those of ``done`` (by their ``str``, None for the default), and emit Swept after each.
 
-    What the library's own tuning chooses is one of them, also where it is not offered.
-
-    A tactic that raises is a finding and ends nothing but itself.
+    What the library's own tuning chooses is one of them, also where it is not offered. A tactic that raises is a finding and
+    ends nothing but itself.
     """
     try:
         before = session.resources.digests(session.case)

@@ -48,7 +48,7 @@ def bench(
     names = tuple(dict.fromkeys(backend or added or list(registry.BUILTINS)))
     Options(backends=names, recipes=(recipe,), seed=seed, device=device,
             cases=tuple(case.model_dump(mode="json", by_alias=True) for _, case in cases)).check()
-    absent = {name: reason for name in names if (reason := unavailable(name)) is not None}
+    absent = {name: reason for name in names if (reason := registry.unavailable(name)) is not None}
     resources = Resources(device)
     rows: list[dict[str, Any]] = []
     for label, case in cases:
@@ -67,17 +67,6 @@ def bench(
     else:
         _show(rows, absent)
     return _exit_code({row["verdict"] for row in rows}, timed=any(row["seconds"] for row in rows))
-
-
-def unavailable(name: str) -> str | None:
-    """Why a backend cannot run here, None when it can."""
-    from moeguard.backends import registry
-
-    try:
-        availability = registry.get(name).availability()
-    except Exception as error:
-        return f"availability() raised {type(error).__name__}: {error}"
-    return None if availability.available else availability.reason or "not available"
 
 
 def _exit_code(verdicts: set[str], *, timed: bool) -> int:

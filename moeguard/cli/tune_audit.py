@@ -72,11 +72,11 @@ def _measure(setup: Setup) -> dict[str, Any]:
     """What the range costs, or ``reason`` why that was not measured."""
     from moeguard.autotune.audit import DEFAULT_CAP
     from moeguard.autotune.buckets import buckets
-    from moeguard.cli.bench import unavailable
+    from moeguard.backends import registry
 
     if setup.kernel != "cutlass":
         return {"reason": f"only the kernel cutlass can be measured, not {setup.kernel}"}
-    reason, tokens = unavailable(MEASURED), min(setup.served, DEFAULT_CAP)  # the adapter tunes no further
+    reason, tokens = registry.unavailable(MEASURED), min(setup.served, DEFAULT_CAP)  # the adapter tunes no further
     if reason is None and setup.cap >= tokens:
         reason = f"the range reaches {tokens} tokens, the most that can be measured: there are no two tactics to compare"
     if reason is None and setup.cap not in buckets(setup.flashinfer_version, DEFAULT_CAP):

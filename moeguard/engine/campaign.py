@@ -91,15 +91,11 @@ class Campaign:
                 self._emit(Noted(scenario=-1, backend=name, recipe="", what="built-in", reason=(
                     f"{file.name} replaces the built-in backend {name!r}: nothing here is evidence about the built-in one")))
         for name in self._options.backends:
-            try:
-                availability = registry.get(name).availability()
-                reason = availability.reason if not availability.available else None
-            except Exception as error:
-                reason = f"availability() raised {type(error).__name__}: {error}"
+            reason = registry.unavailable(name)
             if reason is None:
                 able.append(name)
             elif ("backend", name) not in noted:
-                self._emit(Noted(scenario=-1, backend=name, recipe="", what="backend", reason=reason or "not available"))
+                self._emit(Noted(scenario=-1, backend=name, recipe="", what="backend", reason=reason))
         self._able = able
         return able
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from moeguard.backends import registry
-from moeguard.core.errors import UnknownNameError
 from moeguard.core.events import Found, Noted, ScenarioFinished
 from moeguard.core.finding import Finding
 from moeguard.engine.pool import Pool
@@ -64,13 +63,8 @@ def _unfit(standing: Standing) -> Iterator[tuple[Entry, str]]:
     for entry, absence in standing.entries:
         reason = absence
         if reason is None:
-            try:
-                availability = registry.get(entry.backend).availability()
-                reason = None if availability.available else availability.reason or "not available"
-            except UnknownNameError:
-                reason = f"no backend is called {entry.backend}"
-            except Exception as error:
-                reason = f"availability() raised {type(error).__name__}: {error}"
+            known = entry.backend in registry.names()
+            reason = registry.unavailable(entry.backend) if known else f"no backend is called {entry.backend}"
         if reason is not None:
             yield entry, reason
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from moeguard.core.tokens import token_bucket
 from moeguard.gate.confidence import upper_bound
 from moeguard.gate.tally import Defect, Tally
 
@@ -92,7 +93,7 @@ class Summary(_Value):
             bound=round(upper_bound(len(tally.failed), cases), 6) if cases else 1.0,
             tactics=dict(sorted(tally.tactics.items())), tactics_covered=sorted(tally.right),
             tactics_known=tally.swept or (tally.offers_known and not tally.offers_cut),
-            token_buckets=sorted({bucket(tokens) for tokens in tally.tokens}),
+            token_buckets=sorted({token_bucket(tokens) for tokens in tally.tokens}),
             boundary_tokens=sorted(tokens for tokens in tally.tokens if at_boundary(tokens)),
             repeats=min(tally.tactics.values(), default=0),
             open_findings=_problems(one for one in tally.defects if one.entry is None),
@@ -103,11 +104,6 @@ class Summary(_Value):
     def to_data(self) -> dict[str, Any]:
         """JSON data, without ``speed_up`` where there is none."""
         return self.model_dump(mode="json", exclude_none=True)
-
-
-def bucket(tokens: int) -> int:
-    """The largest power of two that is not above ``tokens``; 0 for no tokens."""
-    return 1 << (tokens.bit_length() - 1) if tokens > 0 else 0
 
 
 def at_boundary(tokens: int) -> bool:

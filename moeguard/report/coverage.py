@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from moeguard.core.case import Activation, Case, Inputs, Layout, Routing, Scales, WeightSet
 from moeguard.core.events import Event
-from moeguard.report.evidence import token_bucket
+from moeguard.core.tokens import token_bucket
 from moeguard.report.history import gather
 
 _AXES: dict[str, tuple[type[BaseModel], str, str]] = {

@@ -10,6 +10,7 @@ from typing import Any
 
 from moeguard.core.cell import Cell
 from moeguard.core.finding import Finding
+from moeguard.core.tokens import token_bucket
 from moeguard.report.history import History
 from moeguard.report.text import count, line
 
@@ -17,11 +18,6 @@ DEFAULT_TACTIC = "default"
 #: What a note of the whole run is about: a backend that cannot run here; a built-in one whose name a plug-in took.
 ABSENT, REPLACED = "backend", "built-in"
 Name = tuple[str, str]
-
-
-def token_bucket(num_tokens: int) -> int:
-    """The largest power of two that is not above ``num_tokens`` (tuners round down to it); 0 for no tokens."""
-    return 1 << (num_tokens.bit_length() - 1) if num_tokens > 0 else 0
 
 
 @dataclass(slots=True)

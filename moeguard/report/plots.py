@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moeguard.core.tokens import token_bucket
 from moeguard.report.coverage import buckets_between
-from moeguard.report.evidence import token_bucket
 from moeguard.report.text import line
 
 if TYPE_CHECKING:

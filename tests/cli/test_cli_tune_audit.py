@@ -125,9 +125,9 @@ def test_bad_settings_are_refused(source: str, word: str, audit: Cli, tmp_path: 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_a_measurement_without_the_library_is_inconclusive_and_the_audit_is_there(as_json: bool, audit: Cli, clean_registry: None,
                                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    from moeguard.cli import bench
+    from moeguard.backends import registry
 
-    monkeypatch.setattr(bench, "unavailable", lambda name: f"no {name} here")
+    monkeypatch.setattr(registry, "unavailable", lambda name: f"no {name} here")
     json_too = ("--json",) if as_json else ()
     done = audit("--max-num-tokens", 4096, "--measure", *json_too)
     assert done.code == 3

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moeguard.backends.flashinfer_cutlass import tuning, witness
-from moeguard.backends.flashinfer_cutlass.call import ACTIVATIONS
+from moeguard.backends.flashinfer_cutlass.call import activation
 from moeguard.backends.flashinfer_cutlass.layouts import Prepared, foreign, prepare
 from moeguard.backends.flashinfer_cutlass.library import BUILT, built_recipes, load, refusal
 from moeguard.backends.flashinfer_cutlass.tactics import DEFAULT, Configuration, Tactic, configuration, expected, singles
@@ -99,7 +99,7 @@ class FlashInferCutlass(Backend):
         """Each tactic of one stage with the other at its default."""
         if prepared.case.recipe == "fp8_block":
             return ()  # one configuration is wired into the library, whatever is asked for
-        offer, known = self._offer(prepared, batch), expected(prepared.case.recipe, fused=self.fused)
+        offer, known = tuning.offer(load(), prepared, batch, fused=self.fused), expected(prepared.case.recipe, fused=self.fused)
         if known is not None and known != offer.counts:
             raise RuntimeError(f"the runner lists {offer.counts.gemm1} + {offer.counts.gemm2} tactics where the table of this "
                                f"adapter has {known.gemm1} + {known.gemm2}")
@@ -115,7 +115,7 @@ class FlashInferCutlass(Backend):
         return int(library.module.cutlass_fused_moe_workspace_size(
             tokens, case.shape.hidden_size, case.intermediate_local, case.shape.num_experts, top_k, x_dtype=prepared.x_dtype,
             weight_dtype=prepared.fc1.dtype, output_dtype=prepared.output_dtype,
-            activation_type=getattr(library.core.ActivationType, ACTIVATIONS[case.activation.kind]),
+            activation_type=activation(library, case),
             tp_size=case.parallel.tp_size, tp_rank=case.parallel.tp_rank, ep_size=case.parallel.ep_size,
             ep_rank=case.parallel.ep_rank, use_fused_finalize=self.fused, **prepared.flags))
 
@@ -149,14 +149,6 @@ class FlashInferCutlass(Backend):
 
     def tuning_caps(self, prepared: Prepared, batch: Batch, caps: Sequence[int]) -> list[int]:
         return tuning.caps(load(), caps)
-
-    def _offer(self, prepared: Prepared, batch: Batch) -> tuning.Offer:
-        assert batch.topk_ids is not None
-        top_k = batch.topk_ids.shape[1]
-        if top_k not in prepared.offers:
-            prepared.offers[top_k] = tuning.offer(load(), prepared, batch, fused=self.fused)
-        offer: tuning.Offer = prepared.offers[top_k]
-        return offer
 
     def _configurations(self, case: Case, tactic: Hashable | None) -> tuple[Configuration | None, Configuration | None]:
         """What runs in the two stages; None where ids select nothing or nothing is known of them."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
+from moeguard.quant.formats import FORMATS
 from moeguard.tensors.operand import Operand, Weights
 
 #: What FlashInfer calls the packed 4-bit types, and the weight elements of one scale.
@@ -43,12 +44,16 @@ class Prepared:
     @property
     def output_dtype(self) -> torch.dtype:
         """Dtype of ``out``."""
-        return torch.float16 if RECIPES[self.case.recipe].output == "fp16" else torch.bfloat16
+        return _output_dtype(self.case)
 
     @property
     def x_dtype(self) -> torch.dtype:
         """Dtype of the input."""
         return {"fp16": torch.float16, "fp8_per_tensor": torch.float8_e4m3fn}.get(self.case.recipe, torch.bfloat16)
+
+
+def _output_dtype(case: Case) -> torch.dtype:
+    return FORMATS[RECIPES[case.recipe].output].dtype
 
 
 def prepare(weights: Weights, case: Case, library: Any, *, interleave: bool | None = None) -> Prepared:
@@ -148,9 +153,8 @@ def _biases(weights: Weights, case: Case) -> tuple[Tensor, Tensor] | None:
     gate, up, down = weights.gate_bias, weights.up_bias, weights.down_bias
     if gate is None or down is None:
         return None
-    dtype = torch.float16 if RECIPES[case.recipe].output == "fp16" else torch.bfloat16
 
     def stored(*parts: Operand) -> Tensor:
-        return torch.cat([part.data for part in parts], 1).to(dtype).contiguous()
+        return torch.cat([part.data for part in parts], 1).to(_output_dtype(case)).contiguous()
 
     return stored(gate) if up is None else stored(up, gate), stored(down)

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from moeguard.autotune.buckets import bucket_of
 from moeguard.autotune.caps import effective_caps
 from moeguard.autotune.runner_class import runner_class_of
 from moeguard.autotune.statistics import Choice, Statistics, choices
@@ -50,9 +51,16 @@ def runner(library: Library, prepared: Prepared, top_k: int, *, fused: bool) -> 
 
 
 def offer(library: Library, prepared: Prepared, batch: Batch, *, fused: bool) -> Offer:
-    """Every tactic that the tuner would try for this batch."""
+    """Every tactic that the tuner would try for this batch; the library is asked once for these weights and top-k."""
     assert batch.topk_ids is not None
-    one = runner(library, prepared, batch.topk_ids.shape[1], fused=fused)
+    top_k = batch.topk_ids.shape[1]
+    if top_k not in prepared.offers:
+        prepared.offers[top_k] = _ask(runner(library, prepared, top_k, fused=fused), prepared, batch)
+    known: Offer = prepared.offers[top_k]
+    return known
+
+
+def _ask(one: Any, prepared: Prepared, batch: Batch) -> Offer:
     inputs = [batch.x.data, prepared.fc1, None, prepared.fc2, None]
     ids: dict[int, tuple[int, ...]] = {}
     for stage in OPS:
@@ -63,15 +71,13 @@ def offer(library: Library, prepared: Prepared, batch: Batch, *, fused: bool) ->
 
 
 @contextlib.contextmanager
-def chosen(library: Library, tactic: Tactic | None, log: dict[str, Any]) -> Iterator[None]:
-    """Within, the tuner answers with ``tactic`` (None: as it pleases), and ``log`` gets its answers by operation."""
+def forced(library: Library, tactic: Tactic) -> Iterator[None]:
+    """Within, the tuner answers with ``tactic``, whatever it knows."""
     before = library.tuner.choose_one
-    wanted = {} if tactic is None else {OPS[1]: tactic.gemm1, OPS[2]: tactic.gemm2}
+    wanted = {OPS[1]: tactic.gemm1, OPS[2]: tactic.gemm2}
 
     def choose_one(self: Any, custom_op: str, runners: Any, *args: Any, **named: Any) -> Any:
-        answer = (runners[0], wanted[custom_op]) if custom_op in wanted else before(self, custom_op, runners, *args, **named)
-        log[custom_op] = answer[1]
-        return answer
+        return (runners[0], wanted[custom_op]) if custom_op in wanted else before(self, custom_op, runners, *args, **named)
 
     library.tuner.choose_one = choose_one
     try:
@@ -87,17 +93,8 @@ def call(library: Library, prepared: Prepared, batch: Batch, out: Tensor, tactic
     if library.release.profile_ids:
         library.core.cutlass_fused_moe(**named, profile_ids=list(tactic))
         return
-    with chosen(library, tactic, {}):
+    with forced(library, tactic):
         library.core.cutlass_fused_moe(**named)
-
-
-def bucket(library: Library, tokens: int, cap: int) -> int:
-    """The tuning bucket that serves ``tokens`` under ``cap``, by the library's own mapper."""
-    from flashinfer.fused_moe import utils
-
-    if library.release.rounds_up:
-        return int(utils.make_hybrid_bucket_mapper(cap)(tokens))
-    return min(int(utils.last_positive_power_of_2(tokens)), cap)
 
 
 def tune(library: Library, prepared: Prepared, batch: Batch, out: Tensor, *, fused: bool, cap: int = CAP) -> Tactic:
@@ -107,7 +104,9 @@ def tune(library: Library, prepared: Prepared, batch: Batch, out: Tensor, *, fus
     """
     assert batch.topk_ids is not None
     tokens, top_k = batch.topk_ids.shape
-    served = bucket(library, tokens, cap)
+    served = bucket_of(library.release.version, cap, tokens)
+    if served is None:
+        raise VacuousTuning(f"no bucket up to {cap} serves {tokens} tokens")
     options = {"tuning_buckets": (served,), "round_up": True} if library.release.tuning_buckets else {}
     tuner, one = library.tuner.get(), runner(library, prepared, top_k, fused=fused)
     inputs = [batch.x.data, prepared.fc1, prepared.biases and prepared.biases[0], prepared.fc2,

@@ -16,8 +16,7 @@ class Release:
     profile_ids: a tactic can be passed to the call (flashinfer#4057); without, the tuner's choice is replaced.
     workspace: the caller may own the workspace. fused_finalize: the call takes ``use_fused_finalize``.
     humming: MXFP4 weights with FP8 activations. interleaved: 4-bit weights must be interleaved for Hopper
-    (flashinfer#3084, first in 0.6.10), earlier releases take them as packed. rounds_up: a number of tokens is served by the
-    next larger tuning bucket, earlier by the next smaller. tuning_buckets: ``autotune`` takes them.
+    (flashinfer#3084, first in 0.6.10), earlier releases take them as packed. tuning_buckets: ``autotune`` takes them.
     shifted_gemm2: GEMM2 ids below the number of GEMM2 tactics run another tactic than the tuner chose (flashinfer#3661).
     """
 
@@ -27,7 +26,6 @@ class Release:
     fused_finalize: bool = True
     humming: bool = True
     interleaved: bool = True
-    rounds_up: bool = True
     tuning_buckets: bool = True
     shifted_gemm2: bool = False
 
@@ -36,8 +34,8 @@ _EARLY = {"profile_ids": False, "workspace": False, "fused_finalize": False, "hu
 RELEASES: dict[str, Release] = {
     release.version: release
     for release in (
-        Release("0.6.6", **_EARLY, interleaved=False, rounds_up=False, tuning_buckets=False),
-        Release("0.6.9", **_EARLY, interleaved=False, rounds_up=False, tuning_buckets=False),
+        Release("0.6.6", **_EARLY, interleaved=False, tuning_buckets=False),
+        Release("0.6.9", **_EARLY, interleaved=False, tuning_buckets=False),
         Release("0.6.11.post2", **_EARLY),
         Release("0.6.14", **_EARLY),
         Release("0.6.18.post1"),

@@ -14,7 +14,7 @@ from report_events import case, finding, found, manifest, refused, rich, scenari
 from moeguard.core.case import Case
 from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Executed, Noted, RunFinished, ScenarioStarted, parse
-from moeguard.report.evidence import token_bucket
+from moeguard.core.tokens import token_bucket
 from moeguard.report.markdown import render
 from moeguard.report.outcome import fold
 
