@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from moeguard.oracle.judge import Judgement
+
+#: Folders of an absolute path: they say where something was built, and nothing about the kernel.
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@-]+/)+(?=[\w.+@-])")
 
 
 def describe(judgement: Judgement) -> str:
@@ -33,9 +38,9 @@ def describe(judgement: Judgement) -> str:
 
 
 def plain(error: BaseException) -> str:
-    """The text of an exception on one printable line of at most 300 characters."""
+    """The text of an exception on one printable line of at most 300 characters; of absolute paths the file's name is kept."""
     try:
-        text = " ".join(str(error).split())
+        text = _FOLDERS.sub("", " ".join(str(error).split()))
     except Exception:
         return "(no text: its __str__ raises)"
     text = text[:300].encode("utf-8", "replace").decode()

@@ -35,10 +35,14 @@ TP_SIZES = (2, 4, 8)
 DP_SIZES = (2, 8)
 #: Base-2 exponents of scales: every one from the smallest float32 subnormal to the largest binade.
 EXPONENTS = (-149, 127)
-#: Exponents about where a value 2**e, its square, or the quotient 448 / 2**e leaves float32's normal numbers: 2**-119 is the
-#: smallest amax whose quotient is finite, 2**-126 the smallest normal number; half of each for a product of two.
-EXPONENT_EDGES = tuple(sorted({sign * (edge + step) for edge in (59, 63, 119, 126) for step in range(-6, 7) for sign in (1, -1)
-                               if -149 <= sign * (edge + step) <= 127}, key=lambda value: (abs(value), value)))
+#: Magnitudes at whose binary exponent a value leaves what float32 can take: 2**-119 is the smallest amax whose quotient 448 / amax
+#: is finite, 2**-126 the smallest normal number. By how often a factor counts in the value: once, or in a product of two.
+_EDGES = {1: (119, 126), 2: (59, 63)}
+_STEPS = tuple(step for step in range(-6, 7) for _ in range(7 - abs(step)))
+#: Exponents about these, both signs, the nearer the more often.
+EXPONENT_EDGES = {times: tuple(sorted((sign * (edge + step) for edge in edges for step in _STEPS for sign in (1, -1)
+                                       if -149 <= sign * (edge + step) <= 127), key=lambda value: (abs(value), value)))
+                  for times, edges in _EDGES.items()}
 
 
 class Layer(NamedTuple):

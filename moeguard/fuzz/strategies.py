@@ -36,10 +36,16 @@ _INPUTS = _shares(normal=24, heavy_tail=8, sparse=6, zeros=2, spread=8, outlier=
 _ACTIVATIONS = _shares(swiglu=20, geglu=5, geglu_tanh=5, swiglu_oai=12, relu2=5, silu=4, gelu=4)
 _EXACT_ACTIVATIONS = {True: _shares(swiglu=4, geglu=2, geglu_tanh=2),
                       False: _shares(swiglu=4, geglu=2, geglu_tanh=2, relu2=2, silu=2, gelu=2)}
-_SCALES = {True: _shares(normal=28, tiny=8, zero=3, bimodal=8, heterogeneous=8, saturating=9),
-           False: _shares(normal=32, tiny=8, zero=3, bimodal=10, heterogeneous=10, saturating=1)}
+#: By what the intermediate is quantised with: a scale that is computed from it can overflow.
+_SCALES = {"dynamic": _shares(normal=26, tiny=16, zero=3, bimodal=8, heterogeneous=5, saturating=6),
+           "static": _shares(normal=28, tiny=8, zero=3, bimodal=8, heterogeneous=8, saturating=9),
+           "none": _shares(normal=32, tiny=8, zero=3, bimodal=10, heterogeneous=10, saturating=1)}
+_QUANTISED = {"fp8_per_tensor": "static", "int4_fp8": "static", "nvfp4": "static", "fp8_block": "dynamic", "mxfp8": "dynamic",
+              "mxfp4_fp8": "dynamic"}
 #: Kinds of scales that an exponent changes.
 SCALED = ("tiny", "bimodal", "heterogeneous")
+#: Activations whose value has the factor of gate and up twice.
+_SQUARED = ("swiglu", "geglu", "geglu_tanh", "relu2")
 _WEIGHTS = (*[("normal", False)] * 14, *[("normal", True)] * 3, *[("zero_expert", False)] * 2, ("zero_expert", True))
 _LAYOUTS = _shares(contiguous=12, noncontiguous=3, nan_padding=3)
 _PARALLEL = _shares(none=41, ep=3, tp=2, both=1, dp=1)
@@ -91,10 +97,11 @@ def _case(draw: DrawFn, profile: Profile, recipes: tuple[str, ...], probes: bool
     activation = _activation(draw, _EXACT_ACTIVATIONS[fp8] if exact else _ACTIVATIONS)
     scales, weights, bias = {"kind": "normal", "exponent": 0}, "normal", False
     if not exact:
-        scales["kind"] = draw(pick(_SCALES[fp8]))
+        scales["kind"] = draw(pick(_SCALES[_QUANTISED.get(recipe, "none")]))
         if scales["kind"] in SCALED:
-            edge = draw(pick(_EDGE_OR))
-            scales["exponent"] = draw(pick(EXPONENT_EDGES)) if edge else draw(integer(*EXPONENTS))
+            near = draw(pick(_EDGE_OR))
+            times = 2 if scales["kind"] == "tiny" and activation["kind"] in _SQUARED else 1
+            scales["exponent"] = draw(pick(EXPONENT_EDGES[times])) if near else draw(integer(*EXPONENTS))
         weights, bias = draw(pick(_WEIGHTS))
     layout = "contiguous" if batched else draw(pick(_LAYOUTS))
     if routing not in PROBES and draw(pick(_EMPTY)):
