@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from moeguard.checks.burst import burst
 from moeguard.checks.session import Execution, Session
 
 #: Further executions of the same call.
@@ -23,6 +24,8 @@ def repeat(session: Session) -> None:
     for number in range(2, REPEATS + 2):
         if not _again(session, "repeat", f"repeat {number}"):
             return
+    if session.first is not None:
+        burst(session, session.first, None, "repeat")
     if not session.traits().deterministic:
         session.note("determinism", "the backend declares that equal inputs may give different bits")
 

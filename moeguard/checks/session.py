@@ -23,7 +23,6 @@ from moeguard.core.numerics import Numerics
 from moeguard.memory.buffers import OutputBuffer, Workspace
 from moeguard.memory.digest import Snapshot
 from moeguard.oracle.judge import Judgement
-from moeguard.tensors.inputs import ROW_PADDING
 
 #: What says that memory ran out, on the CPU or on a GPU.
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
@@ -167,8 +166,7 @@ class Session:
         problem = subject.problem
         number = self._pattern if pattern is None else pattern
         self._pattern += pattern is None
-        padding = ROW_PADDING if problem.case.layout.kind != "contiguous" else 0
-        buffer = OutputBuffer(problem.output_shape, problem.output_dtype, padding, problem.device)
+        buffer = OutputBuffer(problem.output_shape, problem.output_dtype, problem.row_padding, problem.device)
         out = buffer.poison(number)
         workspace = self._workspace(subject, tactic, check)
         inputs = Snapshot(problem.batch.tensors())
@@ -198,15 +196,20 @@ class Session:
         ok = not broken and (judgement.passed or self._excused(check, tactic, subject, answer, judgement))
         if not ok and not broken and not quiet:
             self._wrong(check, role, tactic, wrong, judgement, subject, answer)
-        self.executions += 1
         outcome = "refused" if refused else "ok" if ok else "finding"
         if outcome == "ok" and not judgement.numbers.get("elements"):
             outcome = "unjudged"
-        self._emit(Executed(scenario=self.scenario, number=self.executions, check=check, role=role,
-                            tactic=None if tactic is None else str(tactic), outcome=outcome, seconds=seconds,
-                            numbers=judgement.numbers))
+        self.executed(check, role, tactic, outcome, seconds, judgement.numbers)
         return Execution(answer, judgement, number, ok, refused, refused is None or not buffer.untouched(),
                          not broken)
+
+    def executed(self, check: str, role: str, tactic: Hashable | None, outcome: str, seconds: float, numbers: dict[str, Any],
+                 count: int = 1) -> None:
+        """Count ``count`` executions of one call, and tell of them in one event."""
+        self.executions += count
+        self._emit(Executed(scenario=self.scenario, number=self.executions, check=check, role=role,
+                            tactic=None if tactic is None else str(tactic), outcome=outcome, seconds=seconds,
+                            numbers=numbers, count=count))
 
     def workspace_bytes(self, subject: Subject, tactic: Hashable | None = None, check: str = "values") -> int:
         """Bytes of workspace that the backend asks for, asked once a subject."""
@@ -333,7 +336,7 @@ class Session:
         """A session on another case for this one's sake: its executions count here, its findings are not ours."""
         def relay(event: Event) -> None:
             if isinstance(event, Executed):
-                self.executions += 1
+                self.executions += event.count
                 self._emit(replace(event, number=self.executions))
 
         return Session(self.backend, case, self.resources, scenario=self.scenario, emit=relay, entering=self.entering)

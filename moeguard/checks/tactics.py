@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from moeguard.backends.protocol import Backend, VacuousTuning
+from moeguard.checks.burst import burst
 from moeguard.checks.sentence import plain
 from moeguard.checks.session import Execution, Session
 from moeguard.core.finding import Kind
@@ -22,7 +23,8 @@ def tactics(session: Session) -> None:
     start = session.case.seed % len(offered)
     chosen = [offered[(start + step) % len(offered)] for step in range(min(len(offered), PER_SCENARIO))]
     for tactic in chosen:
-        force(session, tactic, "tactics", "bad_tactic", quiet=_same_as_default(session))
+        run, _ = force(session, tactic, "tactics", "bad_tactic", quiet=_same_as_default(session))
+        burst(session, run, tactic, "tactics")
 
 
 def tuned(session: Session) -> None:
@@ -35,7 +37,8 @@ def tuned(session: Session) -> None:
         if not any(finding.kind == "vacuous_autotune" for finding in session.findings):
             session.note("autotuning", "tuning kept the default, so it proves nothing about other tactics")
         return
-    _, witnessed = force(session, choice, "tuned", "autotune_mismatch", quiet=_same_as_default(session))
+    run, witnessed = force(session, choice, "tuned", "autotune_mismatch", quiet=_same_as_default(session))
+    burst(session, run, choice, "tuned")
     if choice not in offered_by(session) and not witnessed:
         session.note("autotuning", f"tune() chose {choice}, which tactics() does not offer")
     if session.first is not None and session.first.ok:

@@ -135,7 +135,7 @@ class _Bar:
     def listen(self, event: Event) -> None:
         """Count."""
         if isinstance(event, Executed):
-            self._executions += 1
+            self._executions += event.count
         elif isinstance(event, Found) and not event.shrunk:
             self._findings += 1
         elif isinstance(event, ScenarioFinished):

@@ -40,11 +40,12 @@ class ScenarioStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executed(Event):
-    """One ``Backend.run`` that got a memory check and a verdict.
+    """A ``Backend.run`` that got a memory check and a verdict, or several of one call in a row.
 
     check: check group. role: ``base`` or the partner that was run (``permuted``, ``repeat 2``, ...).
     outcome: ``ok``, ``finding``, ``refused`` (raised as declared) or ``unjudged`` (nothing comparable in the answer).
     numbers: max_z, tau, rms_z, rho, row, tile, column, expert and the like; empty when not judged.
+    count: executions of one call in a row that the line stands for, each checked; number is that of the last, seconds of all.
     """
 
     name: ClassVar[str] = "executed"
@@ -56,6 +57,7 @@ class Executed(Event):
     outcome: str
     seconds: float
     numbers: dict[str, Any] = field(default_factory=dict)
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,7 +141,7 @@ class Pool:
             while worker.job is not None and worker.connection.poll():
                 event = self._receive(worker)
                 if isinstance(event, Executed):
-                    worker.executions += 1
+                    worker.executions += event.count
                     event = replace(event, number=worker.executions)
                 elif isinstance(event, Found):
                     worker.blamed = worker.blamed or event.finding["kind"] == "crash"

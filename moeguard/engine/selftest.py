@@ -86,8 +86,8 @@ def _healthy(pool: Pool, result: Result, profile_name: str, device: str, seed: i
     target = HEALTHY_EXECUTIONS[profile_name]
     for job, event in pool.run(_healthy_jobs(result, target, device, seed)):
         if isinstance(event, Executed):
-            result.healthy_executions += 1
-            if result.healthy_executions % 50 == 0:
+            result.healthy_executions += event.count
+            if event.number % 10 == 0:
                 progress("healthy", min(result.healthy_executions, target), target)
         elif isinstance(event, Found):
             finding = Finding.model_validate(event.finding)

@@ -94,9 +94,9 @@ class Tally:
                     self.excused.add(started.fingerprint)
         defects = {_defect(event.finding) for event in found}
         self.defects |= defects
-        self.executions += len(executed)
+        self.executions += sum(one.count for one in executed)
         for one in executed:
-            self.tactics[one.tactic or DEFAULT_TACTIC] += one.outcome in _JUDGED
+            self.tactics[one.tactic or DEFAULT_TACTIC] += one.count * (one.outcome in _JUDGED)
             if one.outcome == "ok":
                 self.right.add(one.tactic or DEFAULT_TACTIC)
         self._offers(executed, swept)

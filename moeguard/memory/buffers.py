@@ -48,12 +48,18 @@ class OutputBuffer:
             strides.append(strides[-1] * size)
         row_strides = [self._stride * step for step in reversed(strides[: len(shape) - 1])]
         self._geometry = (shape, (*row_strides, 1), GUARD)
-        self.pattern = 0
+        self.pattern: int | Tensor = 0
 
     def poison(self, number: int) -> Tensor:
         """Fill everything with the pattern of execution ``number`` and return a fresh view for the backend."""
         self.pattern = poison.word(self.dtype, number)
         self._words.fill_(self.pattern)
+        return self.view()
+
+    def poison_with(self, pattern: Tensor) -> Tensor:
+        """The same with a pattern of poison.word that lies on the device, int16 [1]; the device is not waited for."""
+        self.pattern = pattern
+        self._words.copy_(pattern.expand_as(self._words))
         return self.view()
 
     def view(self) -> Tensor:
@@ -87,6 +93,10 @@ class OutputBuffer:
                 return Trespass(int(hit.shape[0]), "between rows", int(hit[0, 0]) * self._stride + self._columns + int(hit[0, 1]))
         return None
 
+    def strayed(self) -> Tensor:
+        """Number of guard elements that were written, 0-d int64 on the device, which is not waited for."""
+        return (self._words != self.pattern).sum() - (self._interior()[:, : self._columns] != self.pattern).sum()
+
     def _interior(self) -> Tensor:
         return self._words[GUARD: GUARD + self._rows * self._stride].view(self._rows, self._stride)
 
@@ -97,13 +107,24 @@ class Workspace:
     def __init__(self, size: int, device: torch.device | str) -> None:
         self._bytes = torch.zeros(2 * WORKSPACE_GUARD + size, dtype=torch.uint8, device=device)
         self._size = size
-        self._pattern = 0
+        self._pattern: int | Tensor = 0
 
     def poison(self, number: int) -> Tensor:
         """Fill and return the inner view, uint8 [size]."""
         self._pattern = poison.byte(number)
         self._bytes.fill_(self._pattern)
         return self._bytes[WORKSPACE_GUARD: WORKSPACE_GUARD + self._size]
+
+    def poison_with(self, pattern: Tensor) -> Tensor:
+        """The same with a byte of poison.byte that lies on the device, uint8 [1]; the device is not waited for."""
+        self._pattern = pattern
+        self._bytes.copy_(pattern.expand_as(self._bytes))
+        return self._bytes[WORKSPACE_GUARD: WORKSPACE_GUARD + self._size]
+
+    def strayed(self) -> Tensor:
+        """Number of guard bytes that were written, 0-d int64 on the device, which is not waited for."""
+        bands = self._bytes[:WORKSPACE_GUARD], self._bytes[WORKSPACE_GUARD + self._size:]
+        return (bands[0] != self._pattern).sum() + (bands[1] != self._pattern).sum()
 
     def trespass(self) -> Trespass | None:
         """The first write into a guard band, if any."""

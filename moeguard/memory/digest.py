@@ -27,6 +27,11 @@ class Snapshot:
         """Names of tensors whose bytes differ from the copy."""
         return [name for name, copy in self._copies.items() if not torch.equal(copy, self._live[name])]
 
+    def differing(self) -> Tensor:
+        """Number of bytes that differ from the copies, 0-d int64 on the device, which is not waited for."""
+        counts = [(copy != self._live[name]).sum() for name, copy in self._copies.items()]
+        return torch.stack(counts).sum()
+
     def restore(self) -> None:
         """Write the copies back."""
         for name, copy in self._copies.items():

@@ -164,7 +164,7 @@ def _by_group(events: list[Event]) -> tuple[Counter[str], dict[str, set[str]]]:
     found: dict[str, set[str]] = {}
     for event in events:
         if isinstance(event, Executed):
-            executions[event.check] += 1
+            executions[event.check] += event.count
         elif isinstance(event, Found):
             finding = Finding.model_validate(event.finding)
             group = "memory" if finding.kind in MEMORY_KINDS else finding.check if finding.check in GROUPS else GROUPS[0]

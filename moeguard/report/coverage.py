@@ -40,7 +40,7 @@ def strata(events: Iterable[Event]) -> tuple[Axis, ...]:
     for scenario in gather(events).drawn:
         if scenario.started and scenario.executed:
             for name, value in _values(scenario.started.case).items():
-                counts[name][value] += len(scenario.executed)
+                counts[name][value] += sum(one.count for one in scenario.executed)
     return tuple(_axis(name, count) for name, count in counts.items())
 
 
@@ -64,7 +64,7 @@ def tactic_table(events: Iterable[Event]) -> dict[str, dict[int, int]]:
             bucket = token_bucket(int(scenario.started.case.get("shape", {}).get("num_tokens", 0)))
             for one in scenario.executed:
                 name = f"{scenario.started.backend} {scenario.started.recipe} {one.tactic or 'default'}"
-                table.setdefault(name, Counter())[bucket] += 1
+                table.setdefault(name, Counter())[bucket] += one.count
     return {name: dict(table[name]) for name in sorted(table)}
 
 

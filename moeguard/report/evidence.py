@@ -84,11 +84,11 @@ def _tallies(manifest: Mapping[str, Any], history: History) -> dict[Name, _Tally
         tally.cases += 1
         tally.refused += scenario.finished is not None and scenario.finished.status == "refused"
         for execution in scenario.executed:
-            tally.outcomes[execution.outcome] += 1
-            tally.checks[execution.check] += 1
+            tally.outcomes[execution.outcome] += execution.count
+            tally.checks[execution.check] += execution.count
             tally.seconds[execution.check].append(execution.seconds)
-            tally.tactics[DEFAULT_TACTIC if execution.tactic is None else execution.tactic] += 1
-            tally.buckets[bucket] += 1
+            tally.tactics[DEFAULT_TACTIC if execution.tactic is None else execution.tactic] += execution.count
+            tally.buckets[bucket] += execution.count
             if (execution.check, execution.role) == ("tuned", "tuned") and execution.tactic is not None:
                 tally.tuned[bucket][execution.tactic] += 1
     return tallies

@@ -18,7 +18,7 @@ _COLUMNS: dict[str, str] = {
     "top_k": "int64", "routing": "str", "method": "str", "inputs": "str", "scales": "str", "activation": "str",
     "weights": "str", "bias": "bool", "layout": "str", "activation_format": "str", "ep_size": "int64",
     "tp_size": "int64", "seed": "int64",
-    "check": "str", "role": "str", "tactic": "str", "outcome": "str", "seconds": "float64",
+    "check": "str", "role": "str", "tactic": "str", "outcome": "str", "seconds": "float64", "count": "int64",
 }
 _KINDS = ("routing", "inputs", "scales", "activation", "weights", "layout")
 _JUDGED = ("max_z", "tau", "rms_z", "rho")
@@ -27,7 +27,7 @@ _FINDINGS = ("kind", "fingerprint", "check", "backend", "recipe", "tactic", "cas
 
 
 def executions(events: Iterable[Event]) -> pd.DataFrame:
-    """One row for each execution, sorted by (scenario, number).
+    """One row for each execution, or for ``count`` of one call in a row, sorted by (scenario, number).
 
     The scenario's fields (shape in elements, kinds of routing, inputs, scales, ...), what was executed, seconds, and
     every scalar of ``numbers`` as a column (prefixed ``numbers.`` where it has the name of another column). ``max_z``,
@@ -76,7 +76,7 @@ def _execution(event: Executed) -> dict[str, Any]:
     row: dict[str, Any] = {
         "number": event.number, "check": _text(event.check), "role": _text(event.role),
         "tactic": None if event.tactic is None else _text(event.tactic), "outcome": _text(event.outcome),
-        "seconds": event.seconds,
+        "seconds": event.seconds, "count": event.count,
     }
     for name, value in event.numbers.items():
         if isinstance(value, bool | int | float | str):

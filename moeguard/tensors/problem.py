@@ -10,7 +10,7 @@ from torch import Tensor
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
 from moeguard.quant.formats import FORMATS
-from moeguard.tensors.inputs import make_inputs
+from moeguard.tensors.inputs import ROW_PADDING, make_inputs
 from moeguard.tensors.operand import Batch, Operand, Weights
 from moeguard.tensors.routing import make_routing
 from moeguard.tensors.weights import WeightBank
@@ -41,6 +41,11 @@ class Problem:
     def output_dtype(self) -> torch.dtype:
         """Dtype of ``out``."""
         return FORMATS[RECIPES[self.case.recipe].output].dtype
+
+    @property
+    def row_padding(self) -> int:
+        """Elements of gap after each row of ``out``."""
+        return ROW_PADDING if self.case.layout.kind != "contiguous" else 0
 
     @property
     def device(self) -> torch.device:

@@ -63,10 +63,11 @@ class FlashInferCutlass(Backend):
 
         duplicate ids: NaN router logits of padded rows select one expert K times (vllm#39391). No tokens: an idle
         data-parallel rank (sglang#38773). Ids outside of the rank are skipped, by expert parallelism and for -1. Rows with
-        gaps are not documented, and engines do not pass them. The fused finalize adds with atomics.
+        gaps are not documented, and engines do not pass them. Engines capture the call in CUDA graphs (vllm, SGLang decode). The
+        fused finalize adds with atomics.
         """
         finalize = _is_finalize(self._configurations(case, tactic))
-        return Traits(deterministic=not finalize, invalid_ids="drop", noncontiguous="unsupported")
+        return Traits(deterministic=not finalize, graph_safe=True, invalid_ids="drop", noncontiguous="unsupported")
 
     def numerics(self, case: Case, tactic: Hashable | None = None) -> Numerics:
         """GEMM1 writes its result in the output's dtype, but for the fused Ampere-style kernels; so does each expert of GEMM2.
