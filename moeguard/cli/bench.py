@@ -12,9 +12,12 @@ from moeguard.cli.run import BackendOption, DeviceOption, JsonOption, LayerOptio
 
 if TYPE_CHECKING:
     from moeguard.checks.bench import Arm
+    from moeguard.checks.session import Session
 
 #: Layer of a measurement that names none.
 DEFAULT_LAYER = "Qwen3-30B-A3B"
+#: Executions of a throughput, and the number of tokens above which a twentieth of them is made.
+EXECUTIONS, SMALL = 2000, 256
 #: Header of the human table.
 _COLUMNS = ("layer", "T", "backend", "arm", "tactic", "verdict", "time", "ratio")
 
@@ -25,6 +28,8 @@ def bench(
     layer: LayerOption = None,
     tokens: Annotated[str, typer.Option("--tokens", help="Numbers of tokens, separated by commas.")] = "512,8192",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the tensors.")] = 0,
+    checked: Annotated[bool, typer.Option("--throughput", help="Checked executions a second beside bare calls, on fixed "
+                                                               "cases.")] = False,
     device: DeviceOption = None,
     plugin: PluginOption = None,
     as_json: JsonOption = False,
@@ -39,17 +44,28 @@ def bench(
     from moeguard.checks.subject import Resources
     from moeguard.cli.layers import columns, named
     from moeguard.core.environment import fingerprint
+    from moeguard.core.errors import MoeguardError
     from moeguard.engine.options import Options, chosen_device
     from moeguard.engine.plugins import load_plugins
 
-    cases = columns(named(layer or [DEFAULT_LAYER]), recipe, tokens, seed)
     added = load_plugins(plugin)
     device = chosen_device(device)
+    if checked:
+        from moeguard.checks.throughput import cases as fixed
+
+        if layer:
+            raise MoeguardError("--throughput: measures fixed cases; --layer is not allowed beside it")
+        cases = fixed(device, recipe, seed)
+    else:
+        cases = columns(named(layer or [DEFAULT_LAYER]), recipe, tokens, seed)
     names = tuple(dict.fromkeys(backend or added or list(registry.BUILTINS)))
     Options(backends=names, recipes=(recipe,), seed=seed, device=device,
             cases=tuple(case.model_dump(mode="json", by_alias=True) for _, case in cases)).check()
     absent = {name: reason for name in names if (reason := registry.unavailable(name)) is not None}
     resources = Resources(device)
+    if checked:
+        return _throughput([(label, Session(registry.get(name), case, resources)) for label, case in cases for name in names
+                            if name not in absent], absent, fingerprint(device), recipe, as_json=as_json)
     rows: list[dict[str, Any]] = []
     for label, case in cases:
         for name in names:
@@ -67,6 +83,37 @@ def bench(
     else:
         _show(rows, absent)
     return _exit_code({row["verdict"] for row in rows}, timed=any(row["seconds"] for row in rows))
+
+
+def _throughput(sessions: list[tuple[str, Session]], absent: dict[str, str], environment: dict[str, Any], recipe: str, *,
+                as_json: bool) -> int:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from moeguard.checks.throughput import throughput
+
+    rows: list[dict[str, Any]] = []
+    for label, session in sessions:
+        shape = session.case.shape
+        done = throughput(session, EXECUTIONS if shape.num_tokens <= SMALL else EXECUTIONS // 20)
+        rows.append({"case": label, "shape": shape.model_dump(), "backend": session.backend.name, "tactics": done.tactics,
+                     "executions": done.executions, "seconds": done.seconds, "bare_seconds": done.bare_seconds,
+                     "findings": [one.kind for one in session.findings], "reason": done.reason})
+    if as_json:
+        sys.stdout.write(json.dumps({"environment": environment, "recipe": recipe, "rows": rows, "not_run": absent}) + "\n")
+    else:
+        table = Table(title=None, box=None, pad_edge=False)
+        for heading in ("case", "backend", "tactics", "executions", "checked/s", "us each", "us bare", "ratio", ""):
+            table.add_column(heading, overflow="fold", min_width=len(heading))
+        for row in rows:
+            number, seconds, bare = row["executions"], row["seconds"], row["bare_seconds"]
+            times = ["-"] * 4 if not number else [f"{number / seconds:.0f}", f"{seconds / number * 1e6:.0f}",
+                                                  f"{bare / number * 1e6:.0f}", f"{seconds / bare:.2f}"]
+            table.add_row(row["case"], row["backend"], str(row["tactics"]), str(number), *times, escape(row["reason"]))
+        Console().print(table)
+    measured = any(row["executions"] for row in rows)
+    return 1 if any(row["findings"] for row in rows) else 0 if measured else 3
 
 
 def _exit_code(verdicts: set[str], *, timed: bool) -> int:
