@@ -107,13 +107,19 @@ def _throughput(sessions: list[tuple[str, Session]], absent: dict[str, str], env
         for heading in ("case", "backend", "tactics", "executions", "checked/s", "us each", "us bare", "ratio", ""):
             table.add_column(heading, overflow="fold", min_width=len(heading))
         for row in rows:
-            number, seconds, bare = row["executions"], row["seconds"], row["bare_seconds"]
-            times = ["-"] * 4 if not number else [f"{number / seconds:.0f}", f"{seconds / number * 1e6:.0f}",
-                                                  f"{bare / number * 1e6:.0f}", f"{seconds / bare:.2f}"]
-            table.add_row(row["case"], row["backend"], str(row["tactics"]), str(number), *times, escape(row["reason"]))
+            table.add_row(row["case"], row["backend"], str(row["tactics"]), str(row["executions"]), *_rates(row),
+                          escape(row["reason"]))
         Console().print(table)
     measured = any(row["executions"] for row in rows)
     return 1 if any(row["findings"] for row in rows) else 0 if measured else 3
+
+
+def _rates(row: dict[str, Any]) -> list[str]:
+    """Checked executions a second, microseconds of a checked and of a bare one, and the ratio of both."""
+    number, seconds, bare = row["executions"], row["seconds"], row["bare_seconds"]
+    if not number:
+        return ["-"] * 4
+    return [f"{number / seconds:.0f}", f"{seconds / number * 1e6:.0f}", f"{bare / number * 1e6:.0f}", f"{seconds / bare:.2f}"]
 
 
 def _exit_code(verdicts: set[str], *, timed: bool) -> int:

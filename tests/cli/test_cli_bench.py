@@ -143,3 +143,34 @@ def test_backends_of_a_plug_in_are_the_default(bench: Callable[..., Called]) -> 
     done = bench("--json", backends=())
     assert list(dict.fromkeys(row["backend"] for row in done.data["rows"])) == [
         "tuned", "same", "vacuous", "wrong", "raises", "refuses"]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A throughput of few executions."""
+    from moeguard.cli import bench as module
+
+    monkeypatch.setattr(module, "EXECUTIONS", 12)
+
+
+def test_the_throughput_of_checked_executions_stands_beside_bare_calls(bench: Callable[..., Called], few: None) -> None:
+    done = bench("--throughput", "--json", backends=("tuned", "refuses"), layers=())
+    assert done.code == 0
+    good, refused = done.data["rows"]
+    assert list(good) == ["case", "shape", "backend", "tactics", "executions", "seconds", "bare_seconds", "findings", "reason"]
+    assert (good["case"], good["backend"], good["executions"], good["findings"]) == ("XS", "tuned", 12, [])
+    assert good["seconds"] > 0 and good["bare_seconds"] > 0 and good["tactics"] == 4
+    assert (refused["executions"], refused["reason"]) == (0, "needs sm100")
+
+
+def test_the_throughput_of_a_wrong_backend_is_exit_code_1(bench: Callable[..., Called], few: None) -> None:
+    done = bench("--throughput", backends=("wrong",), layers=())
+    assert done.code == 1
+    assert done.out.split("\n")[0].split()[:5] == ["case", "backend", "tactics", "executions", "checked/s"]
+    assert bench("--throughput", backends=("refuses",), layers=()).code == 3
+
+
+def test_a_throughput_has_its_own_cases(bench: Callable[..., Called]) -> None:
+    done = bench("--throughput", backends=("tuned",))
+    assert (done.code, done.out) == (2, "")
+    assert "--throughput: measures fixed cases; --layer is not allowed beside it" in done.err
