@@ -15,26 +15,22 @@ import torch
 from torch import Tensor
 
 from moeguard.checks.session import Execution, Session
+from moeguard.checks.verdict import PLACES, verdict
 from moeguard.core.case import Case
 from moeguard.core.finding import Kind
-from moeguard.memory import poison
-from moeguard.memory.buffers import OutputBuffer, Workspace
-from moeguard.memory.digest import Snapshot
 from moeguard.oracle.quick import SHARES, QuickJudge
 
 #: Executions of a burst, at least and at most, and the seconds that one is meant to take on a GPU.
 FEWEST, MOST, SECONDS = 2, 64, 0.01
 #: What a GPU surely does in a second: bytes that it reads, multiplications that a slow tactic does; and seconds of any call.
 _BYTES, _PRODUCTS, _CALL = 2e12, 4e13, 5e-5
-#: Columns of a measured execution.
-_PLACES = ("guards", "unwritten", "inputs", "bits")
 #: Executions in which a burst's deviation is looked for again, eagerly and with every check.
 ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the device said of each execution, float32 [N, len(_PLACES) + len(SHARES)]; replayed: those from a graph, [N]."""
+    """What the device said of each execution, float32 [N, len(PLACES) + len(SHARES)]; replayed: those from a graph, [N]."""
 
     rows: Tensor
     replayed: Tensor
@@ -51,7 +47,7 @@ class Measured:
             rows[:, 1] = 0
         if not deterministic:
             rows[:, 3] = 0
-        places, shares = rows[:, :len(_PLACES)], rows[:, len(_PLACES):]
+        places, shares = rows[:, :len(PLACES)], rows[:, len(PLACES):]
         return (places > 0).any(1) | ~(shares <= 1).all(1)
 
 
@@ -80,7 +76,7 @@ def burst(session: Session, run: Execution, tactic: Hashable | None, check: str,
     role = "graph replay" if bool(measured.replayed.any()) else "in a row"
     numbers = {"elements": judge.judged} if judge.reference.exact else {
         "elements": judge.judged, "tau": (tau := judge.limits.element(judge.judged)),
-        "max_z": float(measured.rows[:, len(_PLACES) + SHARES.index("element")].max()) * tau}
+        "max_z": float(measured.rows[:, len(PLACES) + SHARES.index("element")].max()) * tau}
     wrong = int(flagged.sum())
     for outcome, number in (("ok", len(flagged) - wrong), ("finding", wrong)):
         if number:
@@ -91,23 +87,13 @@ def burst(session: Session, run: Execution, tactic: Hashable | None, check: str,
 
 
 class _Stage:
-    """Buffers of a burst, and what is done for one execution without waiting for the device."""
+    """One call and its verdicts, many times, without waiting for the device."""
 
     def __init__(self, session: Session, judge: QuickJudge, run: Execution, tactic: Hashable | None, check: str,
                  count: int) -> None:
-        problem = session.base.problem
-        device, padding = problem.device, problem.row_padding
-        self._session, self._judge, self._run, self._tactic, self._check, self._count = session, judge, run, tactic, check, count
-        self._problem = problem
-        self._out = OutputBuffer(problem.output_shape, problem.output_dtype, padding, device)
+        self._session, self._tactic, self._check, self._count = session, tactic, check, count
         size = session.workspace_bytes(session.base, tactic, check)
-        self._area = Workspace(size, device) if size else None
-        self._inputs = Snapshot(problem.batch.tensors())
-        words = [poison.word(problem.output_dtype, number) for number in range(count)]
-        self._words = torch.tensor(words, dtype=torch.int16, device=device)
-        self._bytes = torch.tensor([poison.byte(number) for number in range(count)], dtype=torch.uint8, device=device)
-        self._place = torch.zeros(1, dtype=torch.int64, device=device)
-        self._rows = torch.zeros(count, len(_PLACES) + len(SHARES), device=device)
+        self._verdict = verdict(session.base.problem, judge, run.answer, size, count)
 
     def measure(self, *, captured: bool) -> Measured:
         """Every execution. captured: all but the first are replays of a CUDA graph."""
@@ -119,52 +105,43 @@ class _Stage:
         else:
             for _ in range(self._count):
                 self._guarded("run (in a row)", self._one)
-        rows = self._guarded("run (in a row)", self._rows.cpu)
+        rows = self._guarded("run (in a row)", self._verdict.rows.cpu)
         return Measured(rows, replayed, time.perf_counter() - start)
 
     def restore(self) -> None:
         """Give the inputs their values back."""
-        self._inputs.restore()
+        self._verdict.inputs.restore()
 
     def _capture(self) -> None:
-        stream, graph = torch.cuda.Stream(self._problem.device), torch.cuda.CUDAGraph()
+        """The first execution, then replays. torch.cuda.graph would first collect garbage and empty torch's cache."""
+        stream, graph = torch.cuda.Stream(self._verdict.place.device), torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
 
-        def first() -> None:
-            with torch.cuda.stream(stream):
-                self._one()
-            stream.synchronize()
-
         def capture() -> None:
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
                 self._one()
+            finally:
+                graph.capture_end()
 
         def replays() -> None:
             for _ in range(self._count - 1):
                 graph.replay()
-            torch.cuda.synchronize()
 
-        self._guarded("run (before capture)", first)
-        self._guarded("run (captured in a CUDA graph)", capture)
-        self._guarded("run (replayed from a CUDA graph)", replays)
+        with torch.cuda.stream(stream):
+            self._guarded("run (before capture)", self._one)
+            self._guarded("run (captured in a CUDA graph)", capture)
+            self._guarded("run (replayed from a CUDA graph)", replays)
+            self._guarded("run (replayed from a CUDA graph)", stream.synchronize)
 
-    def _guarded(self, what: str, call: Callable[[], object]) -> Tensor:
-        value: Tensor = self._session.guarded(what, call, self._tactic, self._check)
-        return value
+    def _guarded(self, what: str, call: Callable[[], Any]) -> Any:
+        return self._session.guarded(what, call, self._tactic, self._check)
 
     def _one(self) -> None:
-        problem, place = self._problem, self._place
-        out = self._out.poison_with(self._words.index_select(0, place))
-        area = None if self._area is None else self._area.poison_with(self._bytes.index_select(0, place))
-        self._session.backend.run(self._session.base.prepared, problem.batch, out, tactic=self._tactic, workspace=area)
-        answer = self._out.view().reshape(-1, problem.output_shape[-1])
-        unwritten, differing = self._out.unwritten(), answer.view(torch.int16) != self._run.answer.view(torch.int16)
-        if problem.valid is not None:
-            unwritten, differing = unwritten & problem.valid[:, None], differing & problem.valid[:, None]
-        guards = self._out.strayed() if self._area is None else self._out.strayed() + self._area.strayed()
-        places = torch.stack([guards, unwritten.sum(), self._inputs.differing(), differing.sum()]).float()
-        self._rows.index_copy_(0, place, torch.cat([places, self._judge.measure(answer)])[None])
-        place.add_(1)
+        out, area = self._verdict.poison()
+        base = self._session.base
+        self._session.backend.run(base.prepared, base.problem.batch, out, tactic=self._tactic, workspace=area)
+        self._verdict.record()
 
 
 def _conclude(session: Session, run: Execution, tactic: Hashable | None, check: str, measured: Measured,
@@ -180,7 +157,7 @@ def _conclude(session: Session, run: Execution, tactic: Hashable | None, check: 
             break
     replays = flagged[measured.replayed]
     graph = bool(replays.numel() and replays.all() and not flagged[~measured.replayed].any())
-    numbers: dict[str, Any] = {name: float(value) for name, value in zip((*_PLACES, *SHARES), measured.rows[first], strict=True)}
+    numbers: dict[str, Any] = {name: float(value) for name, value in zip((*PLACES, *SHARES), measured.rows[first], strict=True)}
     numbers |= {"flagged": int(flagged.sum()), "executions": len(flagged)}
     kind, what = _verdict(numbers, graph)
     some = "every replay of a CUDA graph" if graph else f"{numbers['flagged']} of {numbers['executions']} equal calls in a row"

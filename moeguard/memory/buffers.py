@@ -50,6 +50,16 @@ class OutputBuffer:
         self._geometry = (shape, (*row_strides, 1), GUARD)
         self.pattern: int | Tensor = 0
 
+    @property
+    def words(self) -> Tensor:
+        """The whole storage, int16 [guard + rows * stride + guard]."""
+        return self._words
+
+    @property
+    def stride(self) -> int:
+        """Elements from one row to the next."""
+        return self._stride
+
     def poison(self, number: int) -> Tensor:
         """Fill everything with the pattern of execution ``number`` and return a fresh view for the backend."""
         self.pattern = poison.word(self.dtype, number)
@@ -108,6 +118,11 @@ class Workspace:
         self._bytes = torch.zeros(2 * WORKSPACE_GUARD + size, dtype=torch.uint8, device=device)
         self._size = size
         self._pattern: int | Tensor = 0
+
+    @property
+    def words(self) -> Tensor:
+        """The whole storage, uint8 [guard + size + guard]."""
+        return self._bytes
 
     def poison(self, number: int) -> Tensor:
         """Fill and return the inner view, uint8 [size]."""

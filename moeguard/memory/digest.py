@@ -27,6 +27,10 @@ class Snapshot:
         """Names of tensors whose bytes differ from the copy."""
         return [name for name, copy in self._copies.items() if not torch.equal(copy, self._live[name])]
 
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """The bytes as they are and their copies, uint8, tensor by tensor."""
+        return [(self._live[name], copy) for name, copy in self._copies.items()]
+
     def differing(self) -> Tensor:
         """Number of bytes that differ from the copies, 0-d int64 on the device, which is not waited for."""
         counts = [(copy != self._live[name]).sum() for name, copy in self._copies.items()]

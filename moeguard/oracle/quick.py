@@ -15,44 +15,48 @@ from moeguard.quant.formats import round_to
 
 #: Columns of a measurement: each a share of its limit, so that a healthy answer has at most 1.
 SHARES = ("finite", "element", *RULES)
-_LARGEST = 1e37
+#: Largest value and largest 1/S that float32 is left to work with.
+LARGEST = 1e37
 
 
 class QuickJudge:
-    """Measures answers against one reference."""
+    """Measures answers against one reference.
+
+    y float32 [T, H]: the reference, rounded to the output where the answer is ``exact``. weight float32 [T, H]: 1/S where the
+    answer is judged, else 0. energy: by rule, the sum of z^2 that each block may have, float32; infinite where there is no limit.
+    """
 
     def __init__(self, judge: Judge) -> None:
-        reference, plan = judge.reference, judge.plan
-        self._shape = reference.y.shape
-        self._plan = plan
-        self._judged = judge.inverse > 0
-        self._tau = judge.limits.element(judge.judged)
-        self._wanted = round_to(reference.y, reference.output.name).float() if reference.exact else None
-        self._y = reference.y.float()
-        self._weight = judge.inverse.float()
-        self._energy = {rule: (plan.limit[rule] * plan.count[rule]).float() for rule in RULES if plan.count[rule].numel()}
+        reference, self.plan = judge.reference, judge.plan
+        self.exact = reference.exact
+        self.tau = judge.limits.element(judge.judged)
+        self.y = (round_to(reference.y, reference.output.name) if self.exact else reference.y).float()
+        self.weight = judge.inverse.clamp(max=LARGEST).float()
+        self.energy = {rule: _limits(self.plan.limit[rule] * self.plan.count[rule]) for rule in RULES}
 
     @staticmethod
     def fits(judge: Judge) -> bool:
-        """Whether there is anything to judge, and float32 holds its numbers."""
-        if not judge.judged:
-            return False
-        largest = torch.maximum(judge.inverse.max(), judge.reference.y.abs().nan_to_num(0.0, _LARGEST, _LARGEST).max())
-        return bool(largest < _LARGEST)
+        """Whether there is anything to judge, and float32 holds it."""
+        return judge.judged > 0 and bool(judge.reference.y.abs().max() < LARGEST)
 
     def measure(self, answer: Tensor) -> Tensor:
         """Shares of their limits, float32 [len(SHARES)], for ``answer`` [T, H] in the output dtype; above 1 is flagged.
 
-        ``finite``: the number of judged elements that are not finite. A case with an exact answer has ``element`` alone: the
-        number of elements that differ.
+        ``finite``: twice the number of judged elements that are not finite. A case with an exact answer has ``element`` alone:
+        twice the number of elements that differ.
         """
-        y = answer.reshape(self._shape).float()
-        broken = (~torch.isfinite(y) & self._judged).sum(dtype=torch.float32)
-        if self._wanted is not None:
-            differing = ((y != self._wanted) & self._judged).sum(dtype=torch.float32) * 2  # one is beyond the limit
-            return torch.stack([broken * 2, differing, *[torch.zeros_like(broken)] * len(RULES)])
-        z = torch.where(self._judged & torch.isfinite(y), (y - self._y) * self._weight, 0.0)
-        totals = sums(z.square(), self._plan)
-        shares = [(totals[rule] / self._energy[rule]).nan_to_num(0.0).amax() if rule in self._energy else torch.zeros_like(broken)
+        y = answer.reshape(self.y.shape).float()
+        judged, finite = self.weight > 0, torch.isfinite(y)
+        broken = 2 * (judged & ~finite).sum(dtype=torch.float32)
+        if self.exact:
+            wrong = 2 * (judged & (y != self.y)).sum(dtype=torch.float32)
+            return torch.stack([broken, wrong, *[torch.zeros_like(broken)] * len(RULES)])
+        z = torch.where(judged & finite, (y - self.y) * self.weight, 0.0)
+        totals = sums(z.square(), self.plan)
+        shares = [(totals[rule] / self.energy[rule]).amax() if totals[rule].numel() else torch.zeros_like(broken)
                   for rule in RULES]
-        return torch.stack([broken * 2, z.abs().amax() / self._tau, *shares])
+        return torch.stack([broken, z.abs().amax() / self.tau, *shares])
+
+
+def _limits(energy: Tensor) -> Tensor:
+    return torch.where(energy > 0, energy, torch.inf).float()

@@ -1,0 +1,58 @@
+"""The verdict in a handful of launches: the output, its reference and the guards are read once. Importing this imports triton."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from moeguard.checks import verdict_kernels as kernels
+from moeguard.checks.verdict import WIDTH, Verdict
+from moeguard.memory.buffers import GUARD, WORKSPACE_GUARD
+from moeguard.oracle.quick import QuickJudge
+from moeguard.tensors.problem import Problem
+
+#: Rows and columns of a program of ``blocks``, and bytes of one of ``changed``.
+BLOCK, BYTES = 1024, 4096
+
+
+class FusedVerdict(Verdict):
+    """The same rows as ``Verdict`` up to the rounding of float32 sums."""
+
+    def __init__(self, problem: Problem, judge: QuickJudge, first: Tensor, workspace_bytes: int, count: int) -> None:
+        super().__init__(problem, judge, first, workspace_bytes, count)
+        device, tokens, columns = problem.device, *judge.y.shape
+        valid = torch.ones(tokens, device=device) if problem.valid is None else problem.valid
+        self._valid = valid.to(torch.int8)
+        sizes = [tokens, columns, max(len(judge.plan.experts), 1)]
+        self._sums = torch.zeros(sum(sizes), device=device)
+        self._by_row, self._by_column, self._by_expert = self._sums.split(sizes)
+        self._pairs = judge.plan.expert_token.contiguous(), judge.plan.expert_group.contiguous()
+        self._first = first.contiguous().view(torch.int16)
+        edge = self.words.new_zeros(1)
+        self._area = edge if self.area is None else self.area.words
+
+    def record(self) -> None:
+        judge, rows, place = self.judge, self.rows, self.place
+        tokens, columns = judge.y.shape
+        plan, stride, words = judge.plan, self.out.stride, self.out.words
+        token, expert = self._pairs
+        pairs = len(token)
+        self._sums.zero_()
+        kernels.tiles[(triton.cdiv(tokens, plan.tile), triton.cdiv(stride, plan.tile))](
+            words, self.words, place, self._first, judge.y, judge.weight, self._valid, self._by_row, self._by_column,
+            judge.energy["tile"], rows, judge.tau, tokens, columns, stride, GUARD, plan.tile_columns, RESULTS=WIDTH,
+            EXACT=judge.exact, HALF=self.problem.output_dtype == torch.float16, TILE=plan.tile)
+        if not judge.exact:
+            kernels.blocks[(triton.cdiv(max(tokens, columns, pairs), BLOCK),)](
+                place, self._by_row, judge.energy["row"], self._by_column, judge.energy["column"], token,
+                expert, self._by_expert, rows, tokens, columns, pairs, RESULTS=WIDTH, BLOCK=BLOCK)
+        for live, copy in self.inputs.pairs():
+            size = live.numel()
+            kernels.changed[(triton.cdiv(size, BYTES),)](place, live, copy, rows, size, RESULTS=WIDTH, BLOCK=BYTES)
+        area_after = 0 if self.area is None else self._area.numel() - WORKSPACE_GUARD
+        kernels.finish[(1,)](
+            place, words, self.words, words.numel() - GUARD, self._area, self.bytes, area_after, self._by_expert,
+            judge.energy["expert"], rows, len(plan.experts), GUARD, WORKSPACE_GUARD, RESULTS=WIDTH, AREA=self.area is not None,
+            GUARD=triton.next_power_of_2(GUARD), AREA_GUARD=triton.next_power_of_2(WORKSPACE_GUARD),
+            EXPERTS=triton.next_power_of_2(max(len(plan.experts), 1)))
