@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from moeguard.backends.torch_reference import TorchReference
