@@ -24,6 +24,8 @@ from moeguard.oracle.quick import SHARES, QuickJudge
 FEWEST, MOST, SECONDS = 2, 64, 0.01
 #: What a GPU surely does in a second: bytes that it reads, multiplications that a slow tactic does; and seconds of any call.
 _BYTES, _PRODUCTS, _CALL = 2e12, 4e13, 5e-5
+#: Bytes that torch may hold on to: the memory of a graph is not used again, and other workers need it.
+_HOARD = 2 << 30
 #: Executions in which a burst's deviation is looked for again, eagerly and with every check.
 ATTEMPTS = 2
 
@@ -72,6 +74,8 @@ def burst(session: Session, run: Execution, tactic: Hashable | None, check: str,
     traits = session.traits(tactic)
     stage = _Stage(session, QuickJudge(judge), run, tactic, check, planned(session.case) if count is None else count)
     measured = stage.measure(captured=cuda and traits.graph_safe)
+    if cuda and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _HOARD:
+        torch.cuda.empty_cache()
     flagged = measured.flagged(deterministic=traits.deterministic)
     role = "graph replay" if bool(measured.replayed.any()) else "in a row"
     numbers = {"elements": judge.judged} if judge.reference.exact else {
