@@ -267,6 +267,12 @@ class TestWitness:
         assert all(ran != BACKEND._configurations(case(), other) for other in others
                    if str(BACKEND._configurations(case(), other)) not in same)
 
+    MIXED = json.loads(Path(__file__).with_name("kernel_names_mxfp4.json").read_text())
+
+    @pytest.mark.parametrize("tactic", MIXED)
+    def test_the_kernels_of_four_bit_weights_tell_it_too(self, tactic):
+        assert tuple(witness.gemms(self.MIXED[tactic])) == BACKEND._configurations(case(recipe="mxfp4_bf16"), tactic)
+
     def test_what_ran_instead_is_named(self):
         prepared = prepare(make_weights(case()), case(), None)
         assert BACKEND._seen(prepared, Tactic(1, -1), self.NAMES["(0, -1)"]) == \
