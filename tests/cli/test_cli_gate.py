@@ -34,7 +34,7 @@ def test_a_gate_that_says_yes(run: Path, allowlist: Path, tmp_path: Path) -> Non
     done = call("gate", "--allowlist", allowlist, "--evidence", run, "--markdown", tmp_path / "out.md", "--json")
     assert done.code == 0
     assert {"allowed", "cells"} <= set(done.data) and done.data["cells"][0]["decision"] == "on"
-    assert "| flashinfer_cutlass | bf16 | sm90 | on | - |" in (tmp_path / "out.md").read_text()
+    assert "| flashinfer_cutlass | bf16 | sm90 | on | - | - | not measured |" in (tmp_path / "out.md").read_text()
     assert "Allowed." in call("gate", "--allowlist", allowlist, "--evidence", run).out
 
 

@@ -27,7 +27,7 @@ CELL = Cell("mine", "bf16", "sm90", "0.7.4", "12.9", "575.57", "2.13.0")
 def summary(folder: Path, cell: Cell = CELL) -> Summary:
     evidence = read(folder)
     assert isinstance(evidence, RunEvidence), evidence
-    return Summary.of([RunId(run_id=evidence.run_id, sha256=evidence.sha256)], evidence.cells[cell])
+    return Summary.of([RunId(run_id=evidence.run_id, started=evidence.started, sha256=evidence.sha256)], evidence.cells[cell])
 
 
 def stale(folder: Path) -> str:
@@ -133,7 +133,7 @@ def test_runs_add_up(tmp_path: Path) -> None:
     total = tallies.Tally()
     total.add(one.cells[CELL])
     total.add(two.cells[CELL])
-    found = Summary.of([RunId(run_id="x", sha256="0" * 64)], total)
+    found = Summary.of([RunId(run_id="x", started=one.started, sha256="0" * 64)], total)
     assert (found.executions, found.cases, found.failures) == (9, 1, 1)
 
 
