@@ -27,13 +27,14 @@ def tune_audit(
     chunk_size: Annotated[int | None, typer.Option("--chunk-size", help="Tokens of one call of trtllm_nvfp4.")] = None,
     capture_size: Annotated[int | None, typer.Option(
         "--cudagraph-capture-size", help="Tokens of the largest captured CUDA graph.")] = None,
-    tune_max_num_tokens: Annotated[int | None, typer.Option(
-        "--tune-max-num-tokens", help="The range that is tuned for. Default: FlashInfer's, 8192.")] = None,
+    tune_max_num_tokens: Annotated[list[int] | None, typer.Option(
+        "--tune-max-num-tokens", help="The range that is tuned for; repeatable, in the order in which one process gives them. "
+                                      "Default: FlashInfer's, 8192.")] = None,
     flashinfer_version: Annotated[str | None, typer.Option(
         "--flashinfer-version", help="Release whose buckets serve, 0.6.6 to 0.7.4. Default: 0.7.4.")] = None,
     kernel: Annotated[str | None, typer.Option(
         "--kernel", help="cutlass, trtllm, trtllm_nvfp4 or cutedsl. Default: cutlass.")] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="JSON or TOML file with vLLM's keys.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="JSON, TOML or YAML file with vLLM's keys.")] = None,
     vllm_args: Annotated[str | None, typer.Option("--vllm-args", help="Command line of vllm serve, as one word.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Time what too short a range costs; needs a GPU.")] = False,
     as_json: JsonOption = False,
@@ -50,7 +51,7 @@ def tune_audit(
     sources = [from_file(config) if config is not None else Settings(),
                from_arguments(vllm_args) if vllm_args is not None else Settings()]
     given = {"max_num_tokens": max_num_tokens, "dp_size": dp_size, "chunk_size": chunk_size, "capture_size": capture_size,
-             "tune_max_num_tokens": tune_max_num_tokens, "flashinfer_version": flashinfer_version, "kernel": kernel}
+             "caps": tuple(tune_max_num_tokens or ()) or None, "flashinfer_version": flashinfer_version, "kernel": kernel}
     values: dict[str, Any] = {}
     for more in (*(source.values for source in sources), {name: value for name, value in given.items() if value is not None}):
         values |= more

@@ -13,6 +13,7 @@ from flashinfer_site import VERSIONS, run_in_site
 from gate_entries import PROBLEM, entry, evidence, toml
 
 from moeguard.autotune.buckets import bucket_of, buckets
+from moeguard.autotune.caps import kept
 from moeguard.gate.blocklist import OPS
 
 CAPS = (1, 7, 256, 300, 512, 1000, 2048, 3000, 4096, 5000, 8192, 16384, 20000)
@@ -89,6 +90,7 @@ def test_buckets_are_those_of_the_library(version: str, facts: Facts, cap: int) 
 def test_an_earlier_cap_wins(facts: Facts) -> None:
     stale = [8192, 512, 512]
     assert facts["caps"] == {"asked": [8192, 512, 8192], "throwaway": stale, "again": stale, "class_itself": stale}
+    assert [kept((8192, 512, 8192)[:place]) for place in (1, 2, 3)] == stale
 
 
 def test_a_large_batch_is_served_by_the_stale_cap(facts: Facts) -> None:

@@ -103,6 +103,29 @@ def test_the_waiver_of_the_readme() -> None:
     assert [waiver.requirement for waiver in one.waiver] == ["repeats"]
 
 
+def test_a_waiver_that_has_expired_is_named() -> None:
+    found = decide(entry(evidence=evidence(repeats=1, tactics={"a": 1, "b": 300, "default": 300}), waiver=[WAIVER]),
+                   today=date(2026, 7, 2))
+    assert found.reason.endswith("of tactics a (the waiver of someone expired on 2026-07-01)")
+
+
+def test_a_waiver_is_whole_in_the_json_form() -> None:
+    one = entry(evidence=evidence(repeats=1, tactics={"a": 1, "b": 300, "default": 300}), waiver=[WAIVER])
+    assert decide(one).to_data()["waived"] == [{**WAIVER, "expires": "2026-07-01"}]
+
+
+def test_another_or_an_unknown_gpu_is_off() -> None:
+    for gpu, named in (("NVIDIA H100", "this is NVIDIA H100"), (None, "this is none")):
+        found = decide(entry(), environment={**ENVIRONMENT, "gpu": gpu})
+        assert names(found) == ["gpu"] and found.reason == f"off: the evidence was made on the GPU NVIDIA H200, {named}"
+
+
+def test_a_clock_in_the_past_is_off() -> None:
+    found = decide(entry(), today=date(2026, 4, 30))
+    assert names(found) == ["clock"] and "the clock says 2026-04-30, but evidence was made on 2026-05-01" in found.reason
+    assert decide(entry(), today=date(2026, 5, 1)).allowed
+
+
 def test_o3_alone_is_an_inconsistency() -> None:
     slow = evidence(open_findings=[PROBLEM | {"kind": "perf_regression"}])
     assert names(decide(entry(levels=["O3"], evidence=slow), "O3")) == ["consistent_levels"]

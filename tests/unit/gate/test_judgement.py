@@ -66,7 +66,7 @@ def test_a_bad_tactic_is_refused_and_named(healthy: Path, broken: Path) -> None:
     assert {one.cell.backend: one.outcome for one in found.decisions} == {"mine": "on", "other": "off"}
     assert "bad_tactic of tactic b" in found.decisions[1].reason
     assert "bad_tactic of tactic b" in markdown(found)
-    assert "| other | bf16 | sm90 | off | open_findings | - | not measured |" in markdown(found)
+    assert "| other | bf16 | sm90 | off | autotune, open_findings, bound | - | not measured |" in markdown(found)
 
 
 def test_other_cells_can_be_left_out(healthy: Path, broken: Path) -> None:
@@ -127,6 +127,22 @@ def test_flipping_asks_what_would_be(healthy: Path, broken: Path) -> None:
     assert judged(updated(broken), broken, flip="on").exit_code == 1
     assert judged(updated(broken), broken, flip="off").exit_code == 0
     assert judged(off, healthy, flip="on", level="O0").exit_code == 1
+
+
+def test_a_clock_in_the_past_is_inconclusive(healthy: Path) -> None:
+    found = judge(Allowlist.parse(updated(healthy), "list"), pool(healthy), "O2", POLICY, date(2026, 4, 30))
+    assert (found.exit_code, found.allowed) == (3, False)
+    assert found.stale[0].reason == "the clock says 2026-04-30, but the run was started on 2026-05-01"
+
+
+def test_flipping_says_what_would_change_and_what_off_costs(healthy: Path, broken: Path) -> None:
+    off = updated(healthy, broken).replace('autotune = "on"', 'autotune = "off"').replace('["O1", "O2", "O3"]', "[]")
+    found = judged(off, healthy, broken, flip="on")
+    assert [(one.before, one.outcome) for one in found.decisions] == [("off", "on"), ("off", "off")]
+    said = markdown(found)
+    assert "## moeguard gate, level O2, autotune=on" in said and "| on (was off) |" in said and "| stays off |" in said
+    assert "what off costs is not measured (`moeguard sweep --backend mine --recipe bf16 --device cuda`)" in said
+    assert [one["before"] for one in found.to_data()["cells"]] == ["off", "off"]
 
 
 def test_switching_off_does_not_help_a_backend_to_avoid(tmp_path: Path) -> None:
