@@ -160,7 +160,10 @@ def measured(audit: Cli, tmp_path: Path, clean_registry: None, monkeypatch: pyte
     return call
 
 
-def test_a_measurement_times_both_tactics_on_what_is_served(measured: Callable[..., Called]) -> None:
+def test_a_measurement_times_both_tactics_on_what_is_served(measured: Callable[..., Called],
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    from moeguard.fuzz import boundaries
+
     done = measured("tuned", "--json")
     found = done.data["measured"]
     assert done.code == 1 and list(found) == ["reason", "layer", "recipe", "tokens", "tuned_for", "tactic", "seconds",
@@ -168,6 +171,9 @@ def test_a_measurement_times_both_tactics_on_what_is_served(measured: Callable[.
     assert (found["reason"], found["tokens"], found["tuned_for"]) == (None, 8, 4)
     assert (found["tactic"], found["tactic_at_served"]) == ("split", None)
     assert found["seconds"] > 0 and found["ratio"] == round(found["seconds"] / found["seconds_at_served"], 3)
+    (small,) = boundaries.LAYERS
+    monkeypatch.setattr(boundaries, "LAYERS", (small, small._replace(model="Other")))
+    assert measured("tuned", "--json", "--layer", "Other/tp2").data["measured"]["layer"] == "Other/tp2"
     done = measured("tuned")
     assert "measured: Qwen3-30B-A3B bf16, T = 8: the tactic tuned for 4 takes " in done.out
 

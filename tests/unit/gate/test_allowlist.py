@@ -96,8 +96,8 @@ def test_a_waiver_covers_its_requirement_until_it_expires() -> None:
     assert names(decide(one | {"evidence": evidence(executions=1)})) == ["executions"]
 
 
-def test_the_waiver_of_the_readme() -> None:
-    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+def test_the_waiver_of_the_documentation() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "gate.md").read_text(encoding="utf-8"), re.DOTALL)
     (block,) = (block for block in blocks if "[[cell.waiver]]" in block)
     (one,) = Allowlist.parse(f"{toml(entry())}\n{block}", "list").entries
     assert [waiver.requirement for waiver in one.waiver] == ["repeats"]

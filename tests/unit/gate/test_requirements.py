@@ -16,6 +16,7 @@ from moeguard.core.errors import MoeguardError
 from moeguard.core.finding import KINDS
 from moeguard.gate.allowlist import Allowlist
 from moeguard.gate.policy import TOLERABLE, WRONG_ANSWERS, Policy
+from moeguard.gate.price import Price
 from moeguard.gate.requirement import RULES, failures
 from moeguard.gate.summary import Summary
 
@@ -105,6 +106,20 @@ def test_one_failure_in_few_cases_fails_the_bound() -> None:
 def test_speed_is_asked_for_only_by_a_policy() -> None:
     assert failed({}) == {}
     assert "no sweep was timed" in failed({}, policy=FAST)["speed_up"].sentence
+
+
+@pytest.mark.parametrize(("changes", "sentence", "measures"), [
+    ({"speed_up": {"median": 3.14159, "low": 2.7, "high": 5.3}},
+     "off costs speed: the fastest right tactic is 3.14 times as fast as the default (2.7 to 5.3 over layers and token counts)", False),
+    ({}, "what off costs is not measured", True),
+    ({"tactics": {"default": 9}}, "off costs nothing: the backend offers no tactic beside its default", False),
+    ({"tactics": {"default": 9}, "tactics_known": False}, "what off costs is not measured", True),
+])
+def test_the_price_of_off(changes: dict[str, Any], sentence: str, measures: bool) -> None:
+    found = Price.of(CELL, Summary.model_validate(evidence(**changes)))
+    assert (found.sentence, found.command) == (
+        sentence, "moeguard sweep --backend mine --recipe bf16 --device cuda" if measures else None)
+    assert Price.of(CELL, None).command is not None
 
 
 def test_o0_is_never_tuned() -> None:
