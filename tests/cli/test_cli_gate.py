@@ -74,6 +74,21 @@ def test_no_evidence_is_inconclusive(run: Path, allowlist: Path, tmp_path: Path)
     assert allowlist.read_text() == before
 
 
+def test_evidence_from_the_future_is_inconclusive(run: Path, allowlist: Path, tmp_path: Path) -> None:
+    late = write(tmp_path / "late", scenarios(5, backend=CUTLASS), run_id="run-2", started="2999-01-01T00:00:00+00:00")
+    before = allowlist.read_text()
+    done = call("allow", "update", "--allowlist", allowlist, "--evidence", late)
+    assert done.code == 3 and "but the run was started on 2999-01-01" in done.err and allowlist.read_text() == before
+    done = call("gate", "--allowlist", allowlist, "--evidence", run, late, "--json")
+    assert done.code == 3 and any("but the run was started on 2999-01-01" in one["reason"] for one in done.data["stale"])
+
+
+def test_an_entry_that_has_expired_is_no(run: Path, allowlist: Path) -> None:
+    allowlist.write_text(allowlist.read_text().replace("2999-12-31", "2026-05-31"))
+    done = call("gate", "--allowlist", allowlist, "--evidence", run, "--json")
+    assert done.code == 1 and [one["name"] for one in done.data["cells"][0]["failed_requirements"]] == ["expires"]
+
+
 def test_the_list(allowlist: Path) -> None:
     assert "flashinfer_cutlass" in call("allow", "list", "--allowlist", allowlist).out
     (row,) = call("allow", "list", "--allowlist", allowlist, "--json").data["cells"]

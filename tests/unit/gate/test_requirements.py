@@ -110,7 +110,8 @@ def test_speed_is_asked_for_only_by_a_policy() -> None:
 
 @pytest.mark.parametrize(("changes", "sentence", "measures"), [
     ({"speed_up": {"median": 3.14159, "low": 2.7, "high": 5.3}},
-     "off costs speed: the fastest right tactic is 3.14 times as fast as the default (2.7 to 5.3 over layers and token counts)", False),
+     "off costs speed: the fastest right tactic is 3.14 times as fast as the default (2.7 to 5.3 over layers and token counts)",
+     False),
     ({}, "what off costs is not measured", True),
     ({"tactics": {"default": 9}}, "off costs nothing: the backend offers no tactic beside its default", False),
     ({"tactics": {"default": 9}, "tactics_known": False}, "what off costs is not measured", True),
