@@ -31,6 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                     help="Python file that registers backends; repeatable.")
     group.addoption("--moeguard-ledger", metavar="FILE",
                     help="Known findings, which fail no test. Default: packaged.")
+    group.addoption("--moeguard-allowlist", metavar="FILE",
+                    help="Cells that it has on here must pass; findings of all others are expected failures.")
     group.addoption("--moeguard-out", metavar="DIR",
                     help="New or empty folder for one run directory a backend and recipe. Default: in the cache.")
 

@@ -11,14 +11,19 @@ from moeguard.gate.confidence import upper_bound
 
 TODAY = date(2026, 6, 1)
 BUCKETS = [1 << exponent for exponent in range(13)]
+RUN = {"run_id": "run-1", "started": date(2026, 5, 1), "sha256": "0" * 64}
 PROBLEM = {"fingerprint": "0123456789ab", "kind": "bad_tactic", "tactic": "b"}
+#: 23 cases in the worst stratum.
+STRATA = {"total": 42, "thin": 0, "failed": 0,
+          "worst": {"token_bucket": 4096, "tactic": "b", "cases": 23, "failures": 0, "bound": 0.122096}}
 
 
 def evidence(**changes: Any) -> dict[str, Any]:
     """Evidence that is enough for every level; the bound follows from failures and cases."""
     data: dict[str, Any] = {
-        "runs": [{"run_id": "run-1", "sha256": "0" * 64}], "executions": 2000, "cases": 300, "failures": 0, "known_failures": 0,
+        "runs": [RUN], "gpu": ENVIRONMENT["gpu"], "executions": 2000, "cases": 300, "failures": 0, "known_failures": 0,
         "tactics": {"a": 300, "b": 300, "default": 300}, "tactics_covered": ["a", "b", "default"], "tactics_known": True,
+        "strata": STRATA,
         "token_buckets": [0, *BUCKETS], "boundary_tokens": [1, 2], "repeats": 300, "open_findings": [], "known_findings": []}
     data |= changes
     bound = round(upper_bound(data["failures"], data["cases"]), 6) if data["cases"] else 1.0

@@ -58,11 +58,11 @@ def scenarios(number: int = 300, **options: Any) -> list[Event]:
 
 
 def write(folder: Path, events: Iterable[Event], *, run_id: str = "run-1", environment: dict[str, Any] | None = None,
-          complete: bool = True, options: dict[str, Any] | None = None) -> Path:
+          complete: bool = True, options: dict[str, Any] | None = None, started: str = "2026-05-01T12:00:00+00:00") -> Path:
     """A run directory of these events, complete with its end and its cases."""
     (folder / "cases").mkdir(parents=True)
     manifest = {"schema": 1, "run_id": run_id, "command": "run", "options": options or {},
-                "environment": environment or ENVIRONMENT}
+                "environment": environment or ENVIRONMENT, "started": started}
     (folder / "manifest.json").write_text(json.dumps(manifest) + "\n")
     everything = [*events, *([RunFinished(seconds=1.0)] if complete else [])]
     (folder / "journal.jsonl").write_text("".join(event.to_json() + "\n" for event in everything))

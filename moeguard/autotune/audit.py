@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from packaging.version import InvalidVersion, Version
 
 from moeguard.autotune.buckets import KNOWN, rule_of
+from moeguard.autotune.caps import kept
 from moeguard.autotune.spans import Span, spans
 from moeguard.core.errors import MoeguardError, UnknownNameError
 
@@ -25,6 +26,9 @@ KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 DEFAULT_CAP = 8192
 #: A range of this many times what is recommended is far above it: buckets double there, so one at least is never served.
 FAR = 2
+#: Estimates for a range that is too large. Seconds of tuning a bucket: 21 took 10 to 12 s (bf16, CUTLASS, H200). Bytes of the
+#: tuner's workspace a token: one model asked for 12.22 GiB at 32768 tokens (vllm#53186).
+SECONDS_A_BUCKET, BYTES_A_TOKEN = 0.5, 400_000
 #: Largest number that an option may have: token counts are int32 in the kernels.
 LARGEST = 2**31 - 1
 #: Fields of a setup that are numbers, with their options.
@@ -38,7 +42,8 @@ class Setup:
 
     max_num_tokens: tokens of one data-parallel rank in one step. dp_size: data-parallel ranks. chunk_size: tokens of one call
     of a kernel that is called in chunks. capture_size: tokens of the largest CUDA graph. tune_max_num_tokens: the tuned
-    range in tokens; None when the engine passes none. autotune: whether the engine tunes at all.
+    range in tokens; None when the engine passes none. caps: ranges that one process is given in turn, for example for
+    layers that differ; tune_max_num_tokens is then the one that FlashInfer keeps. autotune: whether the engine tunes at all.
     Raises MoeguardError, naming the option, on a number below 1 or above LARGEST, an unknown kernel or an unknown version.
     """
 
@@ -50,12 +55,15 @@ class Setup:
     flashinfer_version: str = KNOWN[-1]
     kernel: str = "cutlass"
     autotune: bool = True
+    caps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.caps:
+            object.__setattr__(self, "tune_max_num_tokens", kept(self.caps))
         for name, option in OPTIONS.items():
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= LARGEST:
-                raise MoeguardError(f"{option}: {value}; allowed: 1 to {LARGEST}")
+            for value in (getattr(self, name), *(self.caps if name == "tune_max_num_tokens" else ())):
+                if value is not None and not 1 <= value <= LARGEST:
+                    raise MoeguardError(f"{option}: {value}; allowed: 1 to {LARGEST}")
         if self.kernel not in KERNELS:
             raise UnknownNameError("--kernel", self.kernel, list(KERNELS))
         if not known(self.flashinfer_version):
@@ -117,7 +125,8 @@ class Audit:
                 "tuned_by_default": setup.tune_max_num_tokens is None, "kernel": setup.kernel,
                 "flashinfer_version": setup.flashinfer_version, "rule": rule_of(setup.flashinfer_version),
                 "max_num_tokens": setup.max_num_tokens, "dp_size": setup.dp_size, "chunk_size": setup.chunk_size,
-                "cudagraph_capture_size": setup.capture_size, "autotune": setup.autotune,
+                "cudagraph_capture_size": setup.capture_size, "tune_max_num_tokens_given": list(setup.caps),
+                "autotune": setup.autotune,
                 "warnings": [caution.to_data() for caution in self.warnings],
                 "buckets": [span.to_data() for span in self.buckets], "notes": list(self.notes)}
 
@@ -146,6 +155,15 @@ def _off(setup: Setup) -> Iterator[Caution]:
 def _range(setup: Setup, table: tuple[Span, ...]) -> Iterator[Caution]:
     cap, served, advice = setup.cap, setup.served, f"set tune_max_num_tokens to {setup.recommended}"
     given = setup.tune_max_num_tokens is not None
+    if setup.caps and setup.caps[-1] != cap:
+        yield Caution("cap_is_sticky", (
+            f"given the ranges {', '.join(map(str, setup.caps))} in turn, FlashInfer tunes up to {cap} afterwards (one call "
+            f"holds up to {served}): a range that was given before is remembered and does nothing; give all layers of a process "
+            f"the same one, {advice}"))
+    if given and served <= cap < setup.recommended:
+        yield Caution("tuned_below_floor", (
+            f"tuned up to {cap} tokens, which reaches the {served} that are served, but not the {setup.recommended} that engines "
+            f"tune for at least, so that the next larger batch has no tactic of its own; {advice}"))
     if cap < served:
         source = "" if given else " (FlashInfer's default, none was given)"
         yield Caution("tuned_below_served", (
@@ -169,8 +187,9 @@ def _range(setup: Setup, table: tuple[Span, ...]) -> Iterator[Caution]:
         unused = sum(span.first is None for span in table)
         yield Caution("tuned_above_served", (
             f"tuned up to {cap} tokens, {cap / setup.recommended:.3g} times what is recommended, but one call holds at most "
-            f"{served}{chunked} and never uses {unused} of the {len(table)} tuned buckets, which cost start-up time and memory; "
-            f"{advice}"))
+            f"{served}{chunked} and never uses {unused} of the {len(table)} tuned buckets, which cost about "
+            f"{unused * SECONDS_A_BUCKET:.3g} s at start-up and {(cap - setup.recommended) * BYTES_A_TOKEN / 2**30:.2g} GiB of "
+            f"workspace (estimated); {advice}"))
 
 
 def _or_power(tokens: int) -> str:
@@ -207,5 +226,8 @@ def _notes(setup: Setup) -> Iterator[str]:
     if setup.kernel.startswith("trtllm") and setup.tune_max_num_tokens is None:
         yield (f"vLLM 0.33 passes {setup.recommended} as tune_max_num_tokens to most TRT-LLM kernels; give it to audit that, "
                f"otherwise FlashInfer's default is assumed")
+    if rule_of(setup.flashinfer_version) == "power_of_two_below":
+        yield (f"FlashInfer {setup.flashinfer_version} rounds down: a count is served by the tactic of the power of two below "
+               f"it, which was never run at that count")
     if setup.kernel != "cutlass":
         yield f"the bucket table follows the rule of FlashInfer's CUTLASS MoE; that of {setup.kernel} may differ"

@@ -11,6 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def kept(caps: Sequence[int]) -> int | None:
+    """The cap that holds after ``caps`` were given in turn in one process: the last one that was not given before."""
+    return next(iter(reversed(list(dict.fromkeys(caps)))), None)
+
+
 def effective_cap(runner_class: type, cap: int) -> int:
     """Give ``cap`` to the class and return the largest bucket that it is configured for afterwards.
 

@@ -75,9 +75,10 @@ def tuner() -> Iterator[Any]:
         torch.cuda.is_current_stream_capturing = capturing
 
 
-def tune(active: Any, runners: Sequence[Any], config: Any, tokens: int, linked: int = 1, **options: Any) -> tuple[str, int]:
+def tune(active: Any, runners: Sequence[Any], config: Any, tokens: int, linked: int = 1, *, op: str = OP,
+         **options: Any) -> tuple[str, int]:
     """One ``choose_one`` inside ``autotune(True, **options)``: the class of the runner and the tactic that came back."""
     library = importlib.import_module("flashinfer.autotuner")
     with library.autotune(True, **options):
-        chosen, tactic = active.choose_one(OP, list(runners), config, inputs(tokens, linked))
+        chosen, tactic = active.choose_one(op, list(runners), config, inputs(tokens, linked))
     return type(chosen).__name__, tactic

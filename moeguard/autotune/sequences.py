@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -136,6 +137,31 @@ def blocklist(metadata: dict[str, str] | None = None) -> dict[str, Any] | None:
         return {"loaded": loaded is not False, "chosen": chosen[1], "profiled": sorted({tactic for _, tactic in made.ran})}
 
 
+def given_blocklist(text: str, offered: dict[str, list[int]]) -> dict[str, Any] | None:
+    """Tune two operations with this file in ``FLASHINFER_TACTICS_BLOCKLIST``, as the tuner reads it when it is made.
+
+    offered: tactic ids by operation, the last one being fastest, of a runner class called ``MoERunner``. What is loaded, and
+    for each operation what was profiled and what was chosen.
+    """
+    variable = "FLASHINFER_TACTICS_BLOCKLIST"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "blocklist.json"
+        path.write_text(text, encoding="utf-8")
+        os.environ[variable] = str(path)
+        try:
+            with fake_runner.tuner() as tuner:
+                if not hasattr(tuner, "_blocklist"):
+                    return None
+                chosen, profiled = {}, {}
+                for op, tactics in offered.items():
+                    made = fake_runner.runner(tactics, lambda tokens, tactic: 1000.0 - tactic, "MoERunner")
+                    chosen[op] = fake_runner.tune(tuner, [made], _config(1), 1, op=op)[1]
+                    profiled[op] = sorted({tactic for _, tactic in made.ran})
+                return {"loaded": tuner._blocklist.summary(), "chosen": chosen, "profiled": profiled}
+        finally:
+            del os.environ[variable]
+
+
 def cached_before_blocked() -> dict[str, Any] | None:
     """Tune, then block the winner: what a lookup, and another tuning, answer."""
     with fake_runner.tuner() as tuner:
@@ -220,5 +246,6 @@ def _takes(option: str) -> bool:
 
 
 PROBES: dict[str, Callable[..., Any]] = {probe.__name__: probe for probe in (
-    caps, buckets, between_buckets, stale_cap, round_trip, reversed_runners, skip_ops, blocklist, cached_before_blocked,
+    caps, buckets, between_buckets, stale_cap, round_trip, reversed_runners, skip_ops, blocklist,
+    given_blocklist, cached_before_blocked,
     given_buckets, healthy, all_tactics_fail, one_tactic_fails, out_of_memory, only_the_fallback, warm_cache)}

@@ -1,6 +1,7 @@
 """What an engine's own settings say about the token range: vLLM's command line, or a file with its keys.
 
-A file is JSON or TOML, flat (``max_num_batched_tokens``) or in vLLM's sections (``kernel_config``); ``_`` and ``-`` are the same.
+A file is JSON, TOML or YAML, flat (``max_num_batched_tokens``) or in vLLM's sections (``kernel_config``); ``_`` and ``-``
+are the same.
 Source: vLLM 0.33, ``vllm/engine/arg_utils.py`` and ``vllm/utils/argparse_utils.py``.
 """
 
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from moeguard.core.errors import MoeguardError
 
@@ -49,15 +52,15 @@ class Settings:
 
 
 def from_file(path: Path) -> Settings:
-    """Settings of a JSON or TOML file. Raises MoeguardError when it cannot be read, or a value is none that is allowed."""
-    readers = {".json": json.loads, ".toml": tomllib.loads}
+    """Settings of a JSON, TOML or YAML file. Raises MoeguardError when it cannot be read, or a value is none that is allowed."""
+    readers = {".json": json.loads, ".toml": tomllib.loads, ".yaml": yaml.safe_load, ".yml": yaml.safe_load}
     if path.suffix not in readers:
-        raise MoeguardError(f"--config: {path}: only .json and .toml are read; write the same keys as one of them")
+        raise MoeguardError(f"--config: {path}: another suffix; allowed: {', '.join(readers)}")
     try:
         data = readers[path.suffix](path.read_text(encoding="utf-8"))
     except OSError as error:
         raise MoeguardError(f"--config: {path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise MoeguardError(f"--config: {path} is malformed: {error}") from None
     if not isinstance(data, dict):
         raise MoeguardError(f"--config: {path} holds no object of settings")

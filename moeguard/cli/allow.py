@@ -17,12 +17,16 @@ from moeguard.cli.gate import (
     MoreEvidence,
     PolicyOption,
     pooled,
+    say,
     selected,
+    tell,
 )
 from moeguard.cli.run import JsonOption
 
 if TYPE_CHECKING:
     from datetime import date
+
+    from moeguard.gate.decision import Decision
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The allowlist of backends that may be tuned.")
 #: Days for which evidence counts unless --expires says otherwise.
@@ -36,14 +40,15 @@ def list_(allowlist: AllowlistOption = DEFAULT_ALLOWLIST, policy: PolicyOption =
     from rich.table import Table
 
     from moeguard.gate.allowlist import Allowlist
-    from moeguard.gate.decision import LEVELS
+    from moeguard.gate.level import LEVELS
     from moeguard.gate.policy import Policy
 
-    known, thresholds, today = Allowlist.load(allowlist), Policy.load(policy), _today()
-    rows = [(entry, [entry.decide(level, thresholds, today) for level in LEVELS]) for entry in known.entries]
+    known, thresholds, day = Allowlist.load(allowlist), Policy.load(policy), today()
+    rows = [(entry, [entry.decide(level, thresholds, day) for level in LEVELS]) for entry in known.entries]
     if as_json:
-        _print({"cells": [{**entry.cell.to_data(), "expires": str(entry.expires), "backend_use": entry.backend_use,
-                           "levels": {one.level: one.outcome for one in decisions}} for entry, decisions in rows]})
+        emit({"cells": [{**entry.cell.to_data(), "expires": str(entry.expires), "backend_use": entry.backend_use,
+                         "levels": {one.level: one.outcome for one in decisions}, "quarantined": entry.quarantined,
+                         "waivers": [waiver.to_data() for waiver in entry.waiver]} for entry, decisions in rows]})
         return 0
     table = Table(title=None, box=None, pad_edge=False)
     for heading in ("backend", "recipe", "arch", "flashinfer", *LEVELS, "expires"):
@@ -52,6 +57,12 @@ def list_(allowlist: AllowlistOption = DEFAULT_ALLOWLIST, policy: PolicyOption =
         table.add_row(entry.backend, entry.recipe, entry.arch, entry.flashinfer or "none",
                       *(one.outcome for one in decisions), str(entry.expires))
     Console().print(table if rows else "the allowlist has no cells")
+    for entry in known.entries:
+        name = f"{entry.backend}/{entry.recipe}/{entry.arch}"
+        if entry.quarantined:
+            say(f"{name}: quarantined: {', '.join(entry.quarantined)}", "yellow")
+        for waiver in entry.waiver:
+            say(f"{name}: {waiver.requirement}: {waiver.sentence}", "yellow")
     return 0
 
 
@@ -62,24 +73,34 @@ def explain(
 ) -> int:
     """Why a cell is on or off at each level. Exit code 1 when the allowlist does not know it."""
     from moeguard.gate.allowlist import Allowlist
-    from moeguard.gate.decision import LEVELS
+    from moeguard.gate.level import LEVELS
     from moeguard.gate.policy import Policy
 
     wanted = selected([cell])
-    known, thresholds, today = Allowlist.load(allowlist), Policy.load(policy), _today()
-    decisions = [entry.decide(level, thresholds, today) for entry in known.entries if wanted(entry.cell) for level in LEVELS]
+    known, thresholds, day = Allowlist.load(allowlist), Policy.load(policy), today()
+    entries = [entry for entry in known.entries if wanted(entry.cell)]
+    decisions = [_offered(entry.decide(level, thresholds, day), known.source) for entry in entries for level in LEVELS]
     if as_json:
-        _print({"known": bool(decisions), "cells": [one.to_data() for one in decisions]})
+        emit({"known": bool(decisions), "cells": [one.to_data() for one in decisions]})
     elif not decisions:
         sys.stdout.write(f"{cell}: off at every level: not in {known.source}\n")
-    else:
-        for one in decisions:
-            sys.stdout.write(f"{one.cell.backend}/{one.cell.recipe}/{one.cell.arch} {one.level}: {one.outcome}\n")
-            for failed in one.failed:
-                sys.stdout.write(f"  {failed.name}: {failed.sentence}\n" + (f"    {failed.command}\n" if failed.command else ""))
-            if one.allowed:
-                sys.stdout.write(f"  {one.reason}\n")
+    for one in decisions if not as_json else ():
+        say(f"{one.cell.backend}/{one.cell.recipe}/{one.cell.arch} {one.level}: {one.outcome}")
+        if one.allowed:
+            say(f"  {one.reason}")
+        tell(one)
     return 0 if decisions else 1
+
+
+def _offered(decision: Decision, source: str) -> Decision:
+    """With the quarantine that would be enough, where something else than the level stands against it."""
+    from dataclasses import replace
+
+    from moeguard.gate.quarantine import offer
+
+    if decision.allowed or decision.evidence is None or decision.level == "O0":
+        return decision
+    return replace(decision, offer=offer(decision.cell, decision.evidence, source))
 
 
 @app.command()
@@ -90,6 +111,8 @@ def update(
     cell: CellOption = None,
     expires: Annotated[str | None, typer.Option("--expires", help="Last day, YYYY-MM-DD. Default: 90 days from now.")] = None,
     reason: Annotated[str | None, typer.Option("--reason", help="Reason to write. Default: made from the evidence.")] = None,
+    quarantine: Annotated[list[str] | None, typer.Option(
+        "--quarantine", help="Tactic to keep the tuner from, such as '(3, -1)'; repeatable.")] = None,
     as_json: JsonOption = False,
     more: MoreEvidence = None,
 ) -> int:
@@ -98,22 +121,25 @@ def update(
 
     from moeguard.core.errors import MoeguardError
     from moeguard.gate.policy import Policy
+    from moeguard.gate.snapshot import Stale
     from moeguard.gate.tables import text_of
     from moeguard.gate.update import update as edit
 
-    today, wanted, thresholds = _today(), selected(cell), Policy.load(policy)
-    last = today + timedelta(days=DAYS) if expires is None else _date(expires)
+    day, wanted, thresholds = today(), selected(cell), Policy.load(policy)
+    last = day + timedelta(days=DAYS) if expires is None else _date(expires)
     before = text_of(allowlist, "allowlist") if allowlist.exists() else None
     pool = pooled([*evidence, *(more or ())])
-    summaries = {one: summary for one, summary in pool.summaries.items() if wanted(one)}
-    if pool.stale or not summaries:
-        why = [one.sentence for one in pool.stale] or ["the evidence is empty: no cell was executed"]
+    cells = {one: gathered for one, gathered in pool.cells.items() if wanted(one)}
+    late = [Stale(run.path, f"the clock says {day}, but the run was started on {run.started}")
+            for run in pool.runs if run.started > day]
+    if pool.stale or late or not cells:
+        why = [one.sentence for one in (*pool.stale, *late)] or ["the evidence is empty: no cell was executed"]
         if as_json:
-            _print({"changes": [], "stale": why})
+            emit({"changes": [], "stale": why})
         else:
             sys.stderr.write("".join(f"moeguard: {one}\n" for one in why))
         return 3
-    after, changes = edit(before, str(allowlist), summaries, thresholds, today, last, reason)
+    after, changes = edit(before, str(allowlist), cells, thresholds, day, last, reason, quarantine or ())
     temporary = allowlist.with_name(f".{allowlist.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(after, encoding="utf-8")
@@ -121,50 +147,21 @@ def update(
     except OSError as error:
         raise MoeguardError(f"--allowlist: {allowlist} cannot be written ({error.strerror})") from None
     if as_json:
-        _print({"changes": [one.to_data() for one in changes], "stale": []})
+        emit({"changes": [one.to_data() for one in changes], "stale": []})
     else:
         for one in changes:
             was = "new" if one.before is None else f"was {', '.join(one.before) or 'off'}"
             now = ", ".join(one.after) or ("avoid" if one.backend_use == "avoid" else "off")
-            sys.stdout.write(f"{one.cell.backend}/{one.cell.recipe}/{one.cell.arch}: {now} ({was}): {one.reason}\n")
+            say(f"{one.cell.backend}/{one.cell.recipe}/{one.cell.arch}: {now} ({was}): {one.reason}")
+            if one.offer is not None:
+                say(f"  quarantine: {one.offer.sentence}", "cyan")
+                for command in one.offer.commands:
+                    say(f"    {command}", "dim")
     return 0
 
 
-@app.command()
-def export(
-    form: Annotated[str, typer.Option("--format", help="vllm-cli, vllm-json, vllm-yaml, vllm-env, sglang-cli or "
-                                                       "flashinfer-blocklist.")],
-    allowlist: AllowlistOption = DEFAULT_ALLOWLIST,
-    policy: PolicyOption = None,
-    cell: CellOption = None,
-    level: Annotated[str, typer.Option("--level", help="Optimisation level: O0, O1, O2 or O3.")] = "O2",
-    cache_dir: Annotated[str | None, typer.Option("--cache-dir", help="For vllm-env: a folder of its own.")] = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Print the decision in an engine's own words. An engine has one switch: it is on only when every chosen cell is."""
-    from moeguard.gate.allowlist import Allowlist
-    from moeguard.gate.decision import check_level
-    from moeguard.gate.export import Setting, text
-    from moeguard.gate.policy import Policy
-
-    check_level(level)
-    wanted = selected(cell)
-    known, thresholds, today = Allowlist.load(allowlist), Policy.load(policy), _today()
-    entries = [entry for entry in known.entries if wanted(entry.cell)]
-    missing = [name for name in cell or () if not any(selected([name])(entry.cell) for entry in entries)]
-    setting = Setting.of([entry.decide(level, thresholds, today) for entry in entries], missing)
-    written = text(form, setting, entries, cache_dir)
-    if as_json:
-        _print({"format": form, "level": level, "autotune": "on" if setting.autotune else "off", "backend": setting.backend,
-                "text": written, "reasons": list(setting.reasons), "cells": [one.to_data() for one in setting.decisions]})
-        return 0
-    sys.stdout.write(f"{written}\n")
-    if form != "flashinfer-blocklist":
-        sys.stderr.write("".join(f"off: {' '.join(reason.split())}\n" for reason in setting.reasons))
-    return 0
-
-
-def _today() -> date:
+def today() -> date:
+    """The day, UTC."""
     from datetime import datetime, timezone
 
     return datetime.now(timezone.utc).date()
@@ -181,5 +178,6 @@ def _date(text: str) -> date:
         raise MoeguardError(f"--expires: {text!r}; allowed: a day as YYYY-MM-DD") from None
 
 
-def _print(data: dict[str, Any]) -> None:
+def emit(data: dict[str, Any]) -> None:
+    """One JSON object on stdout."""
     sys.stdout.write(json.dumps(data) + "\n")

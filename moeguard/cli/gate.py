@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moeguard.core.cell import Cell
+    from moeguard.gate.decision import Decision
     from moeguard.gate.judgement import Flip, Judgement
     from moeguard.gate.pool import Pool
 
@@ -42,8 +43,8 @@ def gate(
 
     from moeguard.core.errors import MoeguardError
     from moeguard.gate.allowlist import Allowlist
-    from moeguard.gate.decision import check_level
     from moeguard.gate.judgement import judge
+    from moeguard.gate.level import check_level
     from moeguard.gate.markdown import markdown as as_markdown
     from moeguard.gate.policy import Policy
 
@@ -102,20 +103,42 @@ def _flip(text: str | None) -> Flip | None:
 
 
 def _show(judgement: Judgement) -> None:
-    from rich.console import Console
-    from rich.markup import escape
+    from moeguard.gate.markdown import change
 
-    console = Console()
     for one in judgement.decisions:
         colour = "green" if not one.failed else "red"
-        console.print(f"[bold {colour}]{one.outcome}[/] {escape(one.cell.backend)} {escape(one.cell.recipe)} "
-                      f"{escape(one.cell.arch)} {judgement.level}", highlight=False, soft_wrap=True)
-        for failed in one.failed:
-            console.print(f"  {failed.name}: {escape(failed.sentence)}", highlight=False, soft_wrap=True)
-            if failed.command:
-                console.print(f"    [dim]{escape(failed.command)}[/]", highlight=False, soft_wrap=True)
-        for name in one.waived:
-            console.print(f"  {name}: waived", highlight=False)
+        say(f"{change(one)} {one.cell.backend} {one.cell.recipe} {one.cell.arch} {judgement.level}", f"bold {colour}")
+        tell(one)
     for stale in judgement.stale:
-        console.print(f"[yellow]{escape(stale.sentence)}[/]", highlight=False, soft_wrap=True)
-    console.print(judgement.sentence, highlight=False, soft_wrap=True)
+        say(stale.sentence, "yellow")
+    say(judgement.sentence)
+
+
+def tell(decision: Decision) -> None:
+    """What stands against a decision and what would help, who waives what, the price of off, and the figures."""
+    if decision.offer is not None:
+        say(f"  quarantine: {decision.offer.sentence}", "cyan")
+        for command in decision.offer.commands:
+            say(f"    {command}", "dim")
+    for failed in decision.failed:
+        say(f"  {failed.name}: {failed.sentence}")
+        if failed.command:
+            say(f"    {failed.command}", "dim")
+    for waiver in decision.waived:
+        say(f"  {waiver.requirement}: {waiver.sentence}", "yellow")
+    if decision.quarantined:
+        say(f"  quarantined: {', '.join(decision.quarantined)}", "yellow")
+    price = decision.price
+    say(f"  {price.sentence}")
+    if price.command:
+        say(f"    {price.command}", "dim")
+    if decision.evidence is not None:
+        say(f"  evidence: {decision.evidence.sentence}", "dim")
+
+
+def say(text: str, style: str | None = None) -> None:
+    """One line on stdout, whatever its length."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console().print(Text(text, style or ""), highlight=False, soft_wrap=True)

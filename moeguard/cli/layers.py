@@ -35,11 +35,12 @@ def sizes(layer: str) -> Sizes:
     name, slash, ranks = layer.partition("/")
     if slash and not re.fullmatch(r"tp[1-9]\d{0,8}", ranks):
         raise MoeguardError(f"--layer: {layer!r}; allowed: MODEL or MODEL/tpN, for example Mixtral-8x7B/tp2")
-    for one in boundaries.LAYERS:
+    known = (*boundaries.LAYERS, *boundaries.MORE_LAYERS)
+    for one in known:
         if one.model.lower() == name.lower():
             return {"hidden": one.hidden_size, "intermediate": one.intermediate_size, "experts": one.num_experts,
                     "top_k": one.top_k, "tp": int(ranks[2:] or 1)}
-    raise UnknownNameError("--layer", name, [one.model for one in boundaries.LAYERS])
+    raise UnknownNameError("--layer", name, [one.model for one in known])
 
 
 def case(recipe: str, given: Sizes, tokens: int, seed: int, activation: str = "swiglu") -> Case:

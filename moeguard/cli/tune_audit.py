@@ -27,15 +27,17 @@ def tune_audit(
     chunk_size: Annotated[int | None, typer.Option("--chunk-size", help="Tokens of one call of trtllm_nvfp4.")] = None,
     capture_size: Annotated[int | None, typer.Option(
         "--cudagraph-capture-size", help="Tokens of the largest captured CUDA graph.")] = None,
-    tune_max_num_tokens: Annotated[int | None, typer.Option(
-        "--tune-max-num-tokens", help="The range that is tuned for. Default: FlashInfer's, 8192.")] = None,
+    tune_max_num_tokens: Annotated[list[int] | None, typer.Option(
+        "--tune-max-num-tokens", help="The range that is tuned for; repeatable, in the order in which one process gives them. "
+                                      "Default: FlashInfer's, 8192.")] = None,
     flashinfer_version: Annotated[str | None, typer.Option(
         "--flashinfer-version", help="Release whose buckets serve, 0.6.6 to 0.7.4. Default: 0.7.4.")] = None,
     kernel: Annotated[str | None, typer.Option(
         "--kernel", help="cutlass, trtllm, trtllm_nvfp4 or cutedsl. Default: cutlass.")] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="JSON or TOML file with vLLM's keys.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="JSON, TOML or YAML file with vLLM's keys.")] = None,
     vllm_args: Annotated[str | None, typer.Option("--vllm-args", help="Command line of vllm serve, as one word.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Time what too short a range costs; needs a GPU.")] = False,
+    layer: Annotated[str, typer.Option("--layer", help="Layer that --measure times, MODEL or MODEL/tpN.")] = LAYER,
     as_json: JsonOption = False,
 ) -> int:
     """Compare the range of token counts that FlashInfer tunes for with what is served, and show what serves which count.
@@ -45,12 +47,13 @@ def tune_audit(
     """
     from moeguard.autotune.audit import Setup, audit
     from moeguard.autotune.serving import Settings, from_arguments, from_file
+    from moeguard.cli.layers import sizes
     from moeguard.core.errors import MoeguardError
 
     sources = [from_file(config) if config is not None else Settings(),
                from_arguments(vllm_args) if vllm_args is not None else Settings()]
     given = {"max_num_tokens": max_num_tokens, "dp_size": dp_size, "chunk_size": chunk_size, "capture_size": capture_size,
-             "tune_max_num_tokens": tune_max_num_tokens, "flashinfer_version": flashinfer_version, "kernel": kernel}
+             "caps": tuple(tune_max_num_tokens or ()) or None, "flashinfer_version": flashinfer_version, "kernel": kernel}
     values: dict[str, Any] = {}
     for more in (*(source.values for source in sources), {name: value for name, value in given.items() if value is not None}):
         values |= more
@@ -59,7 +62,8 @@ def tune_audit(
                             "--config")
     found = audit(Setup(**values))
     found = replace(found, notes=(*found.notes, *(note for source in sources for note in source.notes)))
-    measured = _measure(found.setup) if measure else None
+    sizes(layer)
+    measured = _measure(found.setup, layer) if measure else None
     ignored = [name for source in sources for name in source.ignored]
     if as_json:
         sys.stdout.write(json.dumps(found.to_data() | {"ignored": ignored, "measured": measured}) + "\n")
@@ -68,7 +72,7 @@ def tune_audit(
     return 1 if found.warnings else 3 if measured is not None and measured["reason"] is not None else 0
 
 
-def _measure(setup: Setup) -> dict[str, Any]:
+def _measure(setup: Setup, layer: str) -> dict[str, Any]:
     """What the range costs, or ``reason`` why that was not measured."""
     from moeguard.autotune.audit import DEFAULT_CAP
     from moeguard.autotune.buckets import buckets
@@ -81,10 +85,10 @@ def _measure(setup: Setup) -> dict[str, Any]:
         reason = f"the range reaches {tokens} tokens, the most that can be measured: there are no two tactics to compare"
     if reason is None and setup.cap not in buckets(setup.flashinfer_version, DEFAULT_CAP):
         reason = f"the range {setup.cap} is no bucket of the range {DEFAULT_CAP}, which is the one that the adapter tunes"
-    return {"reason": reason} if reason is not None else _price(setup.cap, tokens)
+    return {"reason": reason} if reason is not None else _price(setup.cap, tokens, layer)
 
 
-def _price(cap: int, tokens: int) -> dict[str, Any]:
+def _price(cap: int, tokens: int, layer: str) -> dict[str, Any]:
     from moeguard.backends import registry
     from moeguard.checks.session import Session
     from moeguard.checks.subject import Resources
@@ -93,9 +97,9 @@ def _price(cap: int, tokens: int) -> dict[str, Any]:
     from moeguard.engine.options import chosen_device
 
     backend, resources = registry.get(MEASURED), Resources(chosen_device(None))
-    sessions = [Session(backend, case("bf16", sizes(LAYER), count, 0), resources) for count in (cap, tokens)]
+    sessions = [Session(backend, case("bf16", sizes(layer), count, 0), resources) for count in (cap, tokens)]
     found = price(*sessions)
-    return {"reason": found} if isinstance(found, str) else {"reason": None, "layer": LAYER, "recipe": "bf16"} | found.to_data()
+    return {"reason": found} if isinstance(found, str) else {"reason": None, "layer": layer, "recipe": "bf16"} | found.to_data()
 
 
 def _show(found: Audit, ignored: list[str], measured: dict[str, Any] | None) -> None:

@@ -69,6 +69,8 @@ LAYERS = (
     Layer("DeepSeek-V3", 7168, 2048, 256, 8),
     Layer("Kimi-K2", 7168, 2048, 384, 8),
 )
+#: Layers that can be named, but are not drawn.
+MORE_LAYERS: tuple[Layer, ...] = (Layer("DeepSeek-V2", 5120, 1536, 160, 6),)
 
 
 @lru_cache(maxsize=4096)

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,14 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """One complete run. path: as it was given. sha256: see moeguard.gate.snapshot. cells: those that were executed."""
+    """One complete run. path: as it was given. started: the day, UTC. sha256: see moeguard.gate.snapshot. gpu: its name, None
+    on a CPU. cells: those that were executed."""
 
     path: str
     run_id: str
+    started: date
     sha256: str
+    gpu: str | None
     cells: dict[Cell, Tally]
 
 
@@ -39,7 +43,8 @@ def read(path: Path | str) -> RunEvidence | Stale:
         manifest = _manifest(snapshot)
         events = _events(snapshot)
         _check_cases(snapshot, events)
-        return RunEvidence(str(path), str(manifest["run_id"]), snapshot.sha256, _cells(manifest, events))
+        return RunEvidence(str(path), str(manifest["run_id"]), _started(manifest), snapshot.sha256,
+                           manifest["environment"].get("gpu"), _cells(manifest, events))
     except (_Broken, MoeguardError) as error:
         return Stale(str(path), str(error))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -65,6 +70,14 @@ def _manifest(snapshot: Snapshot) -> dict[str, Any]:
     if not isinstance(manifest.get("options"), dict):
         raise _Broken("manifest.json has no options")
     return manifest
+
+
+def _started(manifest: dict[str, Any]) -> date:
+    try:
+        started = datetime.fromisoformat(manifest["started"])
+    except (KeyError, TypeError, ValueError):
+        raise _Broken("manifest.json does not say when the run was started") from None
+    return (started if started.tzinfo is None else started.astimezone(timezone.utc)).date()
 
 
 def _events(snapshot: Snapshot) -> list[Event]:

@@ -3,7 +3,8 @@
 Rules (vLLM 0.33.0, SGLang 0.5.23, read in their sources): vLLM takes exactly one of the flag and the kernel configuration;
 in a ``--config`` file a flat ``enable-flashinfer-autotune: false`` is dropped, a nested ``kernel-config`` is obeyed; a skip list
 works only with a cache directory that no other run has used; the backend is pinned, since ``auto`` is resolved after the
-decision. SGLang tunes unless told otherwise.
+decision. SGLang tunes unless told otherwise. Where tactics are quarantined, the decisions are on only with FlashInfer's
+blocklist in force (``Entry.enforced``).
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from moeguard.core.errors import UnknownNameError
-from moeguard.gate.allowlist import Entry
+from moeguard.core.errors import MoeguardError, UnknownNameError
+from moeguard.gate.blocklist import OPS as CUTLASS_OPS
+from moeguard.gate.blocklist import VARIABLE
 from moeguard.gate.decision import Decision
-from moeguard.gate.policy import WRONG_ANSWERS
 
 #: Names of our backends in vLLM and in SGLang.
 VLLM = {"flashinfer_cutlass": "flashinfer_cutlass", "flashinfer_cutlass_unfused": "flashinfer_cutlass",
         "flashinfer_cutedsl": "flashinfer_cutedsl", "flashinfer_cutedsl_batched": "flashinfer_cutedsl",
         "flashinfer_trtllm": "flashinfer_trtllm", "triton": "triton"}
 SGLANG = VLLM
-CUTLASS_OPS = ("trtllm::fused_moe::gemm1", "trtllm::fused_moe::gemm2")
 TRTLLM_OPS = ("flashinfer::trtllm_bf16_moe", "flashinfer::trtllm_fp8_per_tensor_scale_moe",
               "flashinfer::trtllm_fp8_per_tensor_scale_routed_moe", "flashinfer::trtllm_fp8_block_scale_moe",
               "flashinfer::trtllm_fp4_block_scale_moe")
@@ -63,31 +64,24 @@ class Setting:
         return cls(not reasons, pinned, tuple(decisions), tuple(reasons))
 
 
-def text(form: str, setting: Setting, entries: Sequence[Entry] = (), cache_dir: str | None = None) -> str:
-    """The setting in one of ``FORMATS``, without a newline at the end. entries: for the block list. cache_dir: for vllm-env.
+def text(form: str, setting: Setting, *, cache_dir: str | None = None, skip_ops: bool = False,
+         blocklist: str | None = None) -> str:
+    """The setting in one of ``ENGINES``, without a newline at the end.
 
-    Raises UnknownNameError for an unknown form.
+    cache_dir: for vllm-env. skip_ops: for sglang-cli, off leaves out the operations of the backend alone. blocklist: path of
+    the file that keeps the tuner from quarantined tactics, for vllm-env. Raises UnknownNameError for an unknown form,
+    MoeguardError for an option that the form does not have.
     """
-    if form not in FORMATS:
+    if form not in ENGINES:
         raise UnknownNameError("--format", form, list(FORMATS))
-    if form == "flashinfer-blocklist":
-        return json.dumps(blocklist(entries))
+    for option, given, only in (("--cache-dir", cache_dir, "vllm-env"), ("--skip-ops", skip_ops or None, "sglang-cli")):
+        if given is not None and form != only:
+            raise MoeguardError(f"{option}: not for {form}; allowed with --format {only}")
     if form == "vllm-env":
-        return _vllm_env(setting, cache_dir)
-    return _RENDER[form](setting)
-
-
-def blocklist(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Tactics that must not be picked, by cell: those with findings about answers, open or known, that crash or hang, or
-    that no right answer was seen from."""
-    rows = []
-    for entry in entries:
-        seen = entry.evidence
-        bad = {one.tactic for one in [*seen.open_findings, *seen.known_findings]
-               if one.kind in WRONG_ANSWERS or one.kind in ("crash", "hang", "tactic_not_executed")}
-        tactics = sorted(bad | (set(seen.tactics) - set(seen.tactics_covered)))
-        rows.append({**entry.cell.to_data(), "tactics": tactics})
-    return {"schema": 1, "blocked": [row for row in rows if row["tactics"]]}
+        return _vllm_env(setting, cache_dir, blocklist)
+    if form == "sglang-cli":
+        return _sglang_cli(setting, skip_ops)
+    return _VLLM[form](setting)
 
 
 def _kernel_config(setting: Setting) -> dict[str, Any]:
@@ -111,23 +105,32 @@ def _vllm_yaml(setting: Setting) -> str:
                                           for name, value in _kernel_config(setting).items())])
 
 
-def _vllm_env(setting: Setting, cache_dir: str | None) -> str:
+def _vllm_env(setting: Setting, cache_dir: str | None, blocklist: str | None) -> str:
     """A dedicated cache directory in any case; the skip list when it is off, else vLLM's own choice."""
     decisions = json.dumps([one.to_data() for one in setting.decisions], sort_keys=True)
     fresh = cache_dir or f"moeguard-autotune-{hashlib.sha256(decisions.encode()).hexdigest()[:12]}"
     lines = [f"VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR={shlex.quote(fresh)}"]
     if not setting.autotune:
-        known = dict.fromkeys(op for one in setting.decisions for op in OPS.get(one.cell.backend, ()))
-        lines.append(f"VLLM_FLASHINFER_AUTOTUNE_SKIP_OPS={','.join(known or (*CUTLASS_OPS, *TRTLLM_OPS))}")
+        lines.append(f"VLLM_FLASHINFER_AUTOTUNE_SKIP_OPS={','.join(_ops(setting))}")
+    elif blocklist and any(one.quarantined for one in setting.decisions):
+        lines.append(f"{VARIABLE}={shlex.quote(str(Path(blocklist).resolve()))}")
     return "\n".join(lines)
 
 
-def _sglang_cli(setting: Setting) -> str:
-    words = [] if setting.autotune else ["--disable-flashinfer-autotune"]
+def _ops(setting: Setting) -> tuple[str, ...]:
+    """FlashInfer's names of the operations that the decisions are about; all of MoE when none is known."""
+    known = dict.fromkeys(op for one in setting.decisions for op in OPS.get(one.cell.backend, ()))
+    return tuple(known) or (*CUTLASS_OPS, *TRTLLM_OPS)
+
+
+def _sglang_cli(setting: Setting, skip_ops: bool) -> str:
+    off = ["--flashinfer-autotune-skip-ops", *_ops(setting)] if skip_ops else ["--disable-flashinfer-autotune"]
+    words = [] if setting.autotune else off
     words += [] if setting.backend is None else ["--moe-runner-backend", SGLANG[setting.backend]]
     return shlex.join(words)
 
 
-_RENDER: dict[str, Callable[[Setting], str]] = {"vllm-cli": _vllm_cli, "vllm-json": _vllm_json, "vllm-yaml": _vllm_yaml,
-                                               "sglang-cli": _sglang_cli}
-FORMATS = ("vllm-cli", "vllm-json", "vllm-yaml", "vllm-env", "sglang-cli", "flashinfer-blocklist")
+_VLLM: dict[str, Callable[[Setting], str]] = {"vllm-cli": _vllm_cli, "vllm-json": _vllm_json, "vllm-yaml": _vllm_yaml}
+ENGINES = (*_VLLM, "vllm-env", "sglang-cli")
+BLOCKLIST = "flashinfer-blocklist"
+FORMATS = (*ENGINES, BLOCKLIST)

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Literal
 
 from moeguard.core.cell import Cell
-from moeguard.gate.allowlist import Allowlist, Entry
-from moeguard.gate.decision import Decision, Failed, check_level, decide
+from moeguard.gate.allowlist import Allowlist
+from moeguard.gate.command import UPDATE
+from moeguard.gate.decision import Decision, Failed, decide
+from moeguard.gate.entry import Entry
+from moeguard.gate.level import check_level
 from moeguard.gate.policy import Policy
 from moeguard.gate.pool import Pool
+from moeguard.gate.quarantine import offer
 from moeguard.gate.snapshot import Stale
 from moeguard.gate.summary import Summary
 
 Flip = Literal["on", "off"]
-UPDATE = "moeguard allow update"
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """decisions: one for each cell. stale: evidence that does not count; any makes the judgement inconclusive."""
+    """decisions: one for each cell. stale: evidence that does not count; any makes the judgement inconclusive. flip: the change
+    that is judged, None when none is."""
 
     level: str
     decisions: tuple[Decision, ...]
     stale: tuple[Stale, ...]
+    flip: Flip | None = None
 
     @property
     def allowed(self) -> bool:
@@ -49,7 +54,7 @@ class Judgement:
 
     def to_data(self) -> dict[str, Any]:
         """The JSON object of ``moeguard gate --json``."""
-        return {"allowed": self.allowed, "level": self.level, "sentence": self.sentence,
+        return {"allowed": self.allowed, "level": self.level, "flip": self.flip, "sentence": self.sentence,
                 "cells": [one.to_data() for one in self.decisions],
                 "stale": [{"path": one.path, "reason": one.reason} for one in self.stale]}
 
@@ -67,14 +72,17 @@ def judge(allowlist: Allowlist, pool: Pool, level: str, policy: Policy, today: d
     recorded = {run.sha256 for entry in allowlist.entries for run in entry.evidence.runs}
     stale += [Stale(run.path, f"the sha256 of run {run.run_id} is not in {allowlist.source}; record it with {UPDATE}")
               for run in pool.runs if run.sha256 not in recorded]
+    stale += [Stale(run.path, f"the clock says {today}, but the run was started on {run.started}")
+              for run in pool.runs if run.started > today]
     decisions = []
-    for cell, summary in pool.summaries.items():
+    for cell, gathered in pool.cells.items():
         if not wanted(cell):
             continue
         entry = allowlist.get(cell)
         if entry is None:
-            decisions.append(decide(cell, level, "ok", (allowlist.absence(cell),), ""))
+            decisions.append(decide(cell, level, "ok", (allowlist.absence(cell),), "", evidence=gathered.summary()))
             continue
+        summary = gathered.summary(entry.quarantined)
         broken = _mismatch(entry, summary)
         if broken:
             stale.append(Stale(allowlist.source, f"{cell.backend} with {cell.recipe}: {broken}"))
@@ -82,19 +90,25 @@ def judge(allowlist: Allowlist, pool: Pool, level: str, policy: Policy, today: d
         else:
             decisions.append(_decision(entry, level, policy, today, summary, flip))
     for entry in allowlist.entries:
-        if entry.cell not in pool.summaries and wanted(entry.cell) and level in entry.levels:
+        if entry.cell not in pool.cells and wanted(entry.cell) and level in entry.levels:
             reason = "it is on, and none of its runs is among the evidence"
             stale.append(Stale(allowlist.source, f"{entry.backend} with {entry.recipe}: {reason}"))
             decisions.append(_unproved(entry, level, reason))
-    return Judgement(level, tuple(decisions), tuple(stale))
+    folders = {cell: [run.path for run in pool.runs if cell in run.cells] for cell in pool.cells}
+    offered = (replace(one, offer=offer(one.cell, one.evidence, allowlist.source, folders.get(one.cell, ())))
+               if one.evidence is not None and one.failed else one for one in decisions)
+    return Judgement(level, tuple(offered), tuple(stale), flip)
 
 
 def _decision(entry: Entry, level: str, policy: Policy, today: date, summary: Summary, flip: Flip | None) -> Decision:
-    if flip != "off":
-        return entry.decide(level, policy, today, summary=summary, proposed=flip == "on")
+    now = entry.decide(level, policy, today, summary=summary)
+    if flip is None:
+        return now
+    if flip == "on":
+        return replace(entry.decide(level, policy, today, summary=summary, proposed=True), before=now.outcome)
     avoid = (Failed("backend_use", "ok", "avoid", f"the backend is to be avoided: {entry.reason}"),)
     failed = avoid if entry.backend_use == "avoid" else ()
-    return Decision(entry.cell, level, "off", entry.backend_use, failed, entry.reason)
+    return Decision(entry.cell, level, "off", entry.backend_use, failed, entry.reason, evidence=summary, before=now.outcome)
 
 
 def _mismatch(entry: Entry, summary: Summary) -> str | None:

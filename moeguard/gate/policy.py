@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from moeguard.core.errors import AllowlistError
 from moeguard.core.finding import KINDS
-from moeguard.gate.decision import LEVELS, check_level
+from moeguard.gate.level import LEVELS, check_level
 from moeguard.gate.tables import checked, table_of, text_of
 
 PACKAGED_FILE = Path(__file__).with_name("policy.toml")
@@ -19,13 +19,17 @@ TOLERABLE = ("perf_regression", "tuning_range")
 #: Findings about answers and memory. Known ones need a waiver before tuning may pick among the tactics.
 WRONG_ANSWERS = frozenset(KINDS) - {*TOLERABLE, "crash", "hang", "vacuous_autotune", "tactic_not_executed", "routing_contract",
                                     "layout_contract"}
+#: Findings for which a tactic must not be picked.
+FAULTS = WRONG_ANSWERS | {"crash", "hang", "tactic_not_executed"}
+#: Findings that need not come back on the next execution.
+RACES = ("nondeterministic", "stale_state", "workspace_dependence")
 
 
 class Thresholds(BaseModel):
     """What one level asks for; the comments of ``policy.toml`` say what each is.
 
-    never: no evidence is enough. min_speed_up: None asks for no timed sweep. tolerated: kinds of open findings that do not
-    count, O3 alone.
+    never: no evidence is enough. max_stratum_bound: None asks for nothing. min_speed_up: None asks for no timed sweep.
+    tolerated: kinds of open findings that do not count, O3 alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -35,6 +39,8 @@ class Thresholds(BaseModel):
     max_bound: Annotated[float, Field(gt=0, lt=1)] = 0.01
     all_tactics: bool = True
     min_repeats: Annotated[int, Field(ge=1)] = 5
+    min_reruns: Annotated[int, Field(ge=1)] = 59
+    max_stratum_bound: Annotated[float, Field(gt=0, lt=1)] | None = None
     token_buckets_up_to: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
     min_speed_up: Annotated[float, Field(gt=0)] | None = None
     tolerated: list[str] = []

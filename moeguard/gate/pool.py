@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 
 from moeguard.core.cell import Cell
 from moeguard.gate.evidence import RunEvidence
@@ -13,29 +13,45 @@ from moeguard.gate.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
+class Gathered:
+    """Everything about one cell. gpu: on which all of it was made. tally: its counts, of all tactics."""
+
+    gpu: str | None
+    runs: list[RunId] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+
+    def summary(self, quarantined: Collection[str] = ()) -> Summary:
+        """The summary over all tactics but the ``quarantined`` ones."""
+        return Summary.of(self.runs, self.tally.without(quarantined) if quarantined else self.tally, self.gpu)
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
-    """runs: those that were read, each once. stale: those that are no evidence. summaries: by cell, of all its runs."""
+    """runs: those that were read, each once. stale: those that are no evidence. cells: what all runs show of each cell."""
 
     runs: tuple[RunEvidence, ...]
     stale: tuple[Stale, ...]
-    summaries: dict[Cell, Summary]
+    cells: dict[Cell, Gathered]
 
     @classmethod
     def of(cls, evidence: Iterable[RunEvidence | Stale]) -> Pool:
-        """Put together what was read. Two runs of one id and other bytes: the second is stale."""
+        """Put together what was read. A run of an id that is there with other bytes is stale, and so is one that was made on
+        another GPU than an earlier one of the same cell."""
         runs: dict[str, RunEvidence] = {}
         stale: list[Stale] = []
+        cells: dict[Cell, Gathered] = {}
         for one in evidence:
             if isinstance(one, Stale):
                 stale.append(one)
-            elif one.run_id in runs and runs[one.run_id].sha256 != one.sha256:
-                stale.append(Stale(one.path, f"run {one.run_id} is given twice with other bytes"))
+            elif one.run_id in runs:
+                if runs[one.run_id].sha256 != one.sha256:
+                    stale.append(Stale(one.path, f"run {one.run_id} is given twice with other bytes"))
+            elif foreign := [held.gpu for cell in one.cells if (held := cells.get(cell)) is not None and held.gpu != one.gpu]:
+                stale.append(Stale(one.path, f"it was made on {one.gpu}, other evidence of the same cell on {foreign[0]}"))
             else:
-                runs.setdefault(one.run_id, one)
-        cells: dict[Cell, tuple[list[RunId], Tally]] = {}
-        for run in runs.values():
-            for cell, tally in run.cells.items():
-                ids, total = cells.setdefault(cell, ([], Tally()))
-                ids.append(RunId(run_id=run.run_id, sha256=run.sha256))
-                total.add(tally)
-        return cls(tuple(runs.values()), tuple(stale), {cell: Summary.of(ids, tally) for cell, (ids, tally) in cells.items()})
+                runs[one.run_id] = one
+                for cell, tally in one.cells.items():
+                    held = cells.setdefault(cell, Gathered(one.gpu))
+                    held.runs.append(RunId(run_id=one.run_id, started=one.started, sha256=one.sha256))
+                    held.tally.add(tally)
+        return cls(tuple(runs.values()), tuple(stale), cells)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
 
 from moeguard.core.events import Event, Executed, Found, Noted, ScenarioStarted, Swept
+from moeguard.core.tokens import token_bucket
 
 #: The name of the tactic that an untuned call gets.
 DEFAULT_TACTIC = "default"
 #: Tactics that a campaign forces in one scenario (moeguard.checks.tactics): one that forced fewer was offered no more.
 FORCED_PER_SCENARIO = 8
+#: Groups of checks whose executions are the case itself, with the case's own input.
+SAME_CALL = ("values", "memory", "repeat", "tactics", "tuned")
 _JUDGED = ("ok", "finding", "refused")
 
 
@@ -26,93 +29,176 @@ class Defect(NamedTuple):
     entry: str | None
 
 
+class Shape(NamedTuple):
+    """Sizes of a problem: tokens, hidden size, intermediate size, experts, top-k."""
+
+    tokens: int
+    hidden: int
+    intermediate: int
+    experts: int
+    top_k: int
+
+    def __str__(self) -> str:
+        return f"T={self.tokens} H={self.hidden} I={self.intermediate} E={self.experts} K={self.top_k}"
+
+
+@dataclass(slots=True)
+class Stratum:
+    """Fingerprints of distinct cases of one token bucket, drawn or given, that one tactic was judged on."""
+
+    clean: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+
+
 @dataclass(slots=True)
 class Tally:
     """Counts of one cell; those of several runs add up with ``add``.
 
-    executions: calls with a verdict. clean, failed, excused: fingerprints of distinct cases that were drawn and had no finding,
-    that had an open one, that had known ones alone or were not launched because of a known crash. tactics: judged
-    executions by tactic that was seen or offered. right: tactics with a right answer. offers_known: a scenario forced fewer
-    tactics than a campaign may, so all. offers_cut: one forced as many as it may, so perhaps not all. swept: a sweep forced
-    every one. tokens: T of judged cases.
-    gains: time of the default over that of the fastest right tactic, one for each layer and T of a sweep.
+    executed: calls with a verdict, by tactic. clean: fingerprints of distinct cases that were drawn and had no finding. failed,
+    excused: of those that had an open one, and of those that had known ones alone or were not launched because of a known
+    crash, each with the tactics at fault. tactics: judged executions by tactic that was seen or offered. right: tactics with a
+    right answer. offers_known: a scenario forced fewer tactics than a campaign may, so all. offers_cut: one forced as many as
+    it may, so perhaps not all. swept: a sweep forced every one. tokens: T of judged cases. strata: by token bucket and
+    tactic. reruns: judged executions by tactic and case. shapes: where each defect was seen.
+    times: seconds by tactic that was right, ``default`` included, one table for each layer and T of a timed sweep.
+    quarantined: defects of the tactics that ``without`` left out.
     """
 
-    executions: int = 0
+    executed: Counter[str] = field(default_factory=Counter)
     clean: set[str] = field(default_factory=set)
-    failed: set[str] = field(default_factory=set)
-    excused: set[str] = field(default_factory=set)
+    failed: dict[str, set[str]] = field(default_factory=dict)
+    excused: dict[str, set[str]] = field(default_factory=dict)
     tactics: Counter[str] = field(default_factory=Counter)
     right: set[str] = field(default_factory=set)
     offers_known: bool = False
     offers_cut: bool = False
     swept: bool = False
     tokens: set[int] = field(default_factory=set)
+    strata: dict[tuple[int, str], Stratum] = field(default_factory=dict)
+    reruns: Counter[tuple[str, str]] = field(default_factory=Counter)
     defects: set[Defect] = field(default_factory=set)
-    gains: list[float] = field(default_factory=list)
+    shapes: dict[Defect, set[Shape]] = field(default_factory=dict)
+    times: list[dict[str, float]] = field(default_factory=list)
+    quarantined: set[Defect] = field(default_factory=set)
+
+    @property
+    def executions(self) -> int:
+        """Calls with a verdict."""
+        return self.executed.total()
 
     @property
     def empty(self) -> bool:
         """Whether nothing was executed and nothing was found."""
-        return not self.executions and not self.defects
+        return not self.executed and not self.defects
 
     def add(self, other: Tally) -> None:
         """Take over what another run has shown for the same cell."""
-        self.executions += other.executions
+        self.executed.update(other.executed)
         self.clean |= other.clean
-        self.failed |= other.failed
-        self.excused |= other.excused
+        for mine, theirs in ((self.failed, other.failed), (self.excused, other.excused)):
+            for case, tactics in theirs.items():
+                mine.setdefault(case, set()).update(tactics)
         self.tactics.update(other.tactics)
         self.right |= other.right
         self.offers_known |= other.offers_known
         self.offers_cut |= other.offers_cut
         self.swept |= other.swept
         self.tokens |= other.tokens
+        for place, stratum in other.strata.items():
+            held = self.strata.setdefault(place, Stratum())
+            held.clean |= stratum.clean
+            held.failed |= stratum.failed
+        self.reruns.update(other.reruns)
         self.defects |= other.defects
-        self.gains += other.gains
+        for defect, shapes in other.shapes.items():
+            self.shapes.setdefault(defect, set()).update(shapes)
+        self.times += other.times
+        self.quarantined |= other.quarantined
+
+    def without(self, quarantined: Collection[str]) -> Tally:
+        """The counts over all other tactics. Cases in which these tactics alone failed prove nothing: they count as excused."""
+        gone = set(quarantined)
+        failed = {case: tactics for case, tactics in self.failed.items() if not tactics <= gone}
+        excused = self.excused | {case: tactics for case, tactics in self.failed.items() if tactics <= gone}
+        return replace(
+            self, failed=failed, excused=excused, right=self.right - gone,
+            executed=Counter({name: number for name, number in self.executed.items() if name not in gone}),
+            tactics=Counter({name: number for name, number in self.tactics.items() if name not in gone}),
+            strata={place: stratum for place, stratum in self.strata.items() if place[1] not in gone},
+            reruns=Counter({place: number for place, number in self.reruns.items() if place[0] not in gone}),
+            times=[{name: seconds for name, seconds in row.items() if name not in gone} for row in self.times],
+            defects={one for one in self.defects if one.tactic not in gone},
+            quarantined=self.quarantined | {one for one in self.defects if one.tactic in gone})
 
     def count(self, started: ScenarioStarted, events: Iterable[Event], *, drawn: bool = True) -> None:
         """Count one scenario. Raises ValueError or KeyError on events that no run can have written.
 
         drawn: the case comes from a profile's distribution, which is what the failure rate is about. One that was given
-        (replay, sweep) counts when it fails, for tactics and for tokens, but not as a clean case.
+        (replay, sweep) counts when it fails, for tactics, strata and tokens, but not as a clean case.
         """
         executed: list[Executed] = []
-        found: list[Found] = []
         swept: list[Swept] = []
+        defects: set[Defect] = set()
         for event in events:
             match event:
                 case Executed():
                     executed.append(event)
                 case Found():
-                    found.append(event)
+                    defects.add(self._found(event.finding))
                 case Swept():
                     swept.append(event)
                 case Noted(what="tactics", reason="the backend offers none"):
                     self.offers_known = True
                 case Noted(what="known crash"):  # it was not launched
-                    self.excused.add(started.fingerprint)
-        defects = {_defect(event.finding) for event in found}
-        self.defects |= defects
-        self.executions += sum(one.count for one in executed)
+                    self.excused.setdefault(started.fingerprint, set()).add(DEFAULT_TACTIC)
         for one in executed:
-            self.tactics[one.tactic or DEFAULT_TACTIC] += one.count * (one.outcome in _JUDGED)
-            if one.outcome == "ok":
-                self.right.add(one.tactic or DEFAULT_TACTIC)
+            self._execution(one, started.fingerprint)
         self._offers(executed, swept)
         for defect in defects:
             self.tactics[defect.tactic] += 0
-        wrong = any(one.outcome == "finding" for one in executed)
         if not (defects or any(one.outcome in _JUDGED for one in executed)):
             return
+        wrong = {one.tactic or DEFAULT_TACTIC for one in executed if one.outcome == "finding"}
         known = bool(defects) and all(defect.entry is not None for defect in defects)
         if known:
-            self.excused.add(started.fingerprint)
+            self.excused.setdefault(started.fingerprint, set()).update(defect.tactic for defect in defects)
         elif defects or wrong:
-            self.failed.add(started.fingerprint)
+            self.failed.setdefault(started.fingerprint, set()).update(wrong | {defect.tactic for defect in defects})
         elif drawn:
             self.clean.add(started.fingerprint)
-        self.tokens.add(int(started.case["shape"]["num_tokens"]))
+        tokens = int(started.case["shape"]["num_tokens"])
+        self.tokens.add(tokens)
+        self._strata(started.fingerprint, token_bucket(tokens), executed, defects)
+
+    def _found(self, finding: dict[str, Any]) -> Defect:
+        from moeguard.core.finding import Finding
+
+        value = Finding.model_validate(finding)
+        defect, shape = Defect(value.fingerprint, value.kind, value.tactic or DEFAULT_TACTIC, value.entry), value.case.shape
+        self.defects.add(defect)
+        self.shapes.setdefault(defect, set()).add(
+            Shape(shape.num_tokens, shape.hidden_size, shape.intermediate_size, shape.num_experts, shape.top_k))
+        return defect
+
+    def _execution(self, one: Executed, case: str) -> None:
+        tactic, judged = one.tactic or DEFAULT_TACTIC, one.outcome in _JUDGED
+        self.executed[tactic] += one.count
+        self.tactics[tactic] += one.count * judged
+        if one.outcome == "ok":
+            self.right.add(tactic)
+        if judged and one.check in SAME_CALL:
+            self.reruns[tactic, case] += one.count
+
+    def _strata(self, case: str, bucket: int, executed: list[Executed], defects: set[Defect]) -> None:
+        """Count the case for each tactic that was judged on it; one with known findings alone is neither clean nor failed."""
+        found = {defect.tactic: False for defect in defects} | {defect.tactic: True for defect in defects if defect.entry is None}
+        judged = {one.tactic or DEFAULT_TACTIC for one in executed if one.outcome in _JUDGED}
+        wrong = {one.tactic or DEFAULT_TACTIC for one in executed if one.outcome == "finding"}
+        for tactic in judged | set(found):
+            failed = found.get(tactic, tactic in wrong)
+            if failed or tactic not in found:
+                stratum = self.strata.setdefault((bucket, tactic), Stratum())
+                (stratum.failed if failed else stratum.clean).add(case)
 
     def _offers(self, executed: list[Executed], swept: list[Swept]) -> None:
         """Take over the tactics that the scenario shows, and whether these are all."""
@@ -125,19 +211,13 @@ class Tally:
             self.offers_cut = True
         elif forced:
             self.offers_known = True
-        times = {event.tactic: event.seconds for event in swept if event.seconds and event.outcome == "ok"}
-        tuned = [seconds for tactic, seconds in times.items() if tactic is not None]
-        if times.get(None) and tuned:
-            self.gains.append(times[None] / min(tuned))
+        times = {event.tactic or DEFAULT_TACTIC: event.seconds for event in swept if event.seconds and event.outcome == "ok"}
+        if times:
+            self.times.append(times)
 
     @property
     def gain(self) -> tuple[float, float, float] | None:
-        """Median, smallest and largest of ``gains``; None when no sweep was timed."""
-        return (median(self.gains), min(self.gains), max(self.gains)) if self.gains else None
-
-
-def _defect(finding: dict[str, Any]) -> Defect:
-    from moeguard.core.finding import Finding
-
-    value = Finding.model_validate(finding)
-    return Defect(value.fingerprint, value.kind, value.tactic or DEFAULT_TACTIC, value.entry)
+        """Time of the default over that of the fastest right tactic: median, smallest and largest; None without both."""
+        gains = [row[DEFAULT_TACTIC] / min(others) for row in self.times
+                 if DEFAULT_TACTIC in row and (others := [row[name] for name in row if name != DEFAULT_TACTIC])]
+        return (median(gains), min(gains), max(gains)) if gains else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -12,10 +12,14 @@ from tomlkit.items import AoT, Table
 
 from moeguard.core.cell import Cell
 from moeguard.core.errors import AllowlistError
-from moeguard.gate.allowlist import ABSENT, Allowlist, Entry, Waiver
+from moeguard.gate.allowlist import Allowlist
+from moeguard.gate.blocklist import obstacle
+from moeguard.gate.entry import ABSENT, Entry
 from moeguard.gate.policy import WRONG_ANSWERS, Policy
+from moeguard.gate.pool import Gathered
+from moeguard.gate.quarantine import Offer, listed, offer
 from moeguard.gate.requirement import failures
-from moeguard.gate.summary import Summary
+from moeguard.gate.waiver import Waiver
 
 HEADER = "Which backend may be tuned for which recipe, with the evidence. Edited by: moeguard allow update"
 TUNED_LEVELS = ("O1", "O2", "O3")
@@ -23,28 +27,36 @@ TUNED_LEVELS = ("O1", "O2", "O3")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """cell: whose entry was written. before, after: its levels with autotuning; before is None for a new entry."""
+    """cell: whose entry was written. before, after: its levels with autotuning; before is None for a new entry. quarantined:
+    tactics that the entry keeps the tuner from. offer: tactics whose quarantine would be enough, None when there are none."""
 
     cell: Cell
     before: tuple[str, ...] | None
     after: tuple[str, ...]
     backend_use: str
     reason: str
+    quarantined: tuple[str, ...] = ()
+    offer: Offer | None = None
 
     def to_data(self) -> dict[str, Any]:
         """JSON data."""
         return {"cell": self.cell.to_data(), "before": None if self.before is None else list(self.before),
-                "after": list(self.after), "backend_use": self.backend_use, "reason": self.reason}
+                "after": list(self.after), "backend_use": self.backend_use, "reason": self.reason,
+                "quarantined": list(self.quarantined), "quarantine_offer": self.offer and self.offer.to_data()}
 
 
-def update(text: str | None, source: str, summaries: Mapping[Cell, Summary], policy: Policy, today: date, expires: date,
-           reason: str | None = None) -> tuple[str, tuple[Change, ...]]:
-    """The text of the allowlist with an entry for each cell of ``summaries``, and what changed.
+def update(text: str | None, source: str, cells: Mapping[Cell, Gathered], policy: Policy, today: date, expires: date,
+           reason: str | None = None, quarantine: Sequence[str] = ()) -> tuple[str, tuple[Change, ...]]:
+    """The text of the allowlist with an entry for each of ``cells``, and what changed.
 
-    An entry gets the levels whose requirements its evidence meets; the evidence recorded before is replaced, waivers and
-    comments are kept. text: None for a new file. reason: for all entries, None to make one from the evidence.
-    Raises AllowlistError when the text is no allowlist.
+    An entry gets the levels whose requirements its evidence meets; the evidence recorded before is replaced, waivers,
+    quarantined tactics and comments are kept. text: None for a new file. reason: for all entries, None to make one from the
+    evidence. quarantine: tactics to keep the tuner from, besides those of the entries, in each cell that has them.
+    Raises AllowlistError when the text is no allowlist, or a tactic cannot be quarantined.
     """
+    unknown = [tactic for tactic in quarantine if not any(tactic in one.tally.tactics for one in cells.values())]
+    if unknown:
+        raise AllowlistError(f"--quarantine: {unknown[0]!r}; allowed: a tactic that the evidence has, such as '(3, -1)'")
     before = Allowlist.parse(text, source) if text is not None else Allowlist(source, ())
     document = tomlkit.parse(text) if text is not None else _fresh()
     if "cell" not in document:
@@ -54,9 +66,9 @@ def update(text: str | None, source: str, summaries: Mapping[Cell, Summary], pol
         raise AllowlistError(f"{source}: cell: an inline array cannot be edited; allowed: tables [[cell]]")
     places = {entry.cell: place for place, entry in enumerate(before.entries)}
     changes = []
-    for cell, summary in summaries.items():
+    for cell, gathered in cells.items():
         entry = before.get(cell)
-        values, change = _values(cell, summary, policy, today, expires, reason, entry)
+        values, change = _values(cell, gathered, policy, today, expires, reason, entry, quarantine, source)
         changes.append(change)
         if entry is None:
             rows.append(_table(values))
@@ -74,8 +86,10 @@ def _fresh() -> tomlkit.TOMLDocument:
     return document
 
 
-def _values(cell: Cell, summary: Summary, policy: Policy, today: date, expires: date, reason: str | None,
-            entry: Entry | None) -> tuple[dict[str, Any], Change]:
+def _values(cell: Cell, gathered: Gathered, policy: Policy, today: date, expires: date, reason: str | None,
+            entry: Entry | None, quarantine: Sequence[str], source: str) -> tuple[dict[str, Any], Change]:
+    quarantined = _quarantined(cell, gathered, entry, quarantine)
+    summary = gathered.summary(quarantined)
     failed = {level: [one for one in failures(cell, summary, level, policy)
                       if not _waived(one.name, entry.waiver if entry else (), today)] for level in TUNED_LEVELS}
     if any(one.name == "open_findings" for one in failed["O2"]):
@@ -83,13 +97,27 @@ def _values(cell: Cell, summary: Summary, policy: Policy, today: date, expires: 
     levels = [level for level in TUNED_LEVELS if not failed[level]]
     avoid = any(one.tactic == "default" and one.kind in WRONG_ANSWERS for one in summary.open_findings)
     levels = [] if avoid else levels
-    why = reason or (f"{summary.failures} failures in {summary.cases} distinct cases" if levels
+    without = f"; quarantined: {listed(quarantined)}" if quarantined else ""
+    why = reason or (f"{summary.failures} failures in {summary.cases} distinct cases{without}" if levels
                      else "; ".join(one.sentence for one in failed["O2"] or failed["O1"] or failed["O3"]))
     use = "avoid" if avoid else "ok"
     identity = {name: value or ABSENT for name, value in cell.to_data().items()}
-    data = {**identity, "autotune": "on" if levels else "off", "backend_use": use, "levels": levels,
-            "expires": expires, "reason": why, "evidence": summary.to_data()}
-    return data, Change(cell, tuple(entry.levels) if entry else None, tuple(levels), use, why)
+    kept = {"quarantined": quarantined} if quarantined or (entry and entry.quarantined) else {}
+    data = {**identity, "autotune": "on" if levels else "off", "backend_use": use, "levels": levels, **kept,
+            "expires": expires, "reason": why, "evidence": summary.to_table()}
+    offered = None if levels else offer(cell, summary, source)
+    return data, Change(cell, tuple(entry.levels) if entry else None, tuple(levels), use, why, tuple(quarantined), offered)
+
+
+def _quarantined(cell: Cell, gathered: Gathered, entry: Entry | None, more: Sequence[str]) -> list[str]:
+    """Tactics of the entry, and those of ``more`` that the evidence has. Raises AllowlistError when one cannot be blocked."""
+    here = [tactic for tactic in more if tactic in gathered.tally.tactics]
+    every = list(dict.fromkeys([*(entry.quarantined if entry else ()), *here]))
+    for tactic in here:
+        found = obstacle(cell.backend, tactic, every)
+        if found is not None:
+            raise AllowlistError(f"--quarantine: {found}")
+    return every
 
 
 def _waived(name: str, waivers: list[Waiver] | tuple[()], today: date) -> bool:

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,10 @@ class Result:
             return reason
         return f"the backend takes the recipe, but all of {count(self.outcome.cases, 'drawn case')} were refused: {reason}"
 
-    def findings(self, group: str) -> list[Finding]:
-        """Failing findings that the group saw, as the campaign shrank them."""
-        return [one for one in self.outcome.failing if one.fingerprint in self.found.get(group, ())]
+    def findings(self, group: str, quarantined: Collection[str] = ()) -> list[Finding]:
+        """Failing findings that the group saw, as the campaign shrank them, but those about ``quarantined`` tactics."""
+        return [one for one in self.outcome.failing
+                if one.fingerprint in self.found.get(group, ()) and one.tactic not in quarantined]
 
     def known(self, group: str) -> list[Finding]:
         """Findings that the group saw and that the ledger covers."""

@@ -12,6 +12,7 @@ import pytest
 from moeguard.backends import registry
 from moeguard.checks.plan import GROUPS
 from moeguard.core.errors import OWN_BACKEND, UnknownNameError
+from moeguard.plugin.allowance import Allowance
 from moeguard.plugin.cells import Cells, Result, properties
 from moeguard.plugin.settings import Settings, settings, worded
 from moeguard.report.text import count
@@ -38,34 +39,61 @@ class Node(pytest.Collector):
 class Check(pytest.Item):
     """One group of checks of one backend and recipe."""
 
-    def __init__(self, *, backend: str, recipe: str, cells: Cells, **arguments: Any) -> None:
+    def __init__(self, *, backend: str, recipe: str, cells: Cells, allowance: Allowance | None, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.backend, self.recipe, self.cells = backend, recipe, cells
+        self.backend, self.recipe, self.cells, self.allowance = backend, recipe, cells, allowance
         self.add_marker(pytest.mark.moeguard)
         self.add_marker(pytest.mark.xdist_group(f"{PREFIX}::{backend}::{recipe}"))
 
     def setup(self) -> None:
         """Skip a backend that cannot run here."""
+        if self.allowance is not None:
+            self.user_properties.append(("allowlist", "on" if self.allowance.on else "off"))
+        if self.allowance is None or not self.allowance.on:
+            self._available()
+
+    def _available(self) -> None:
         availability = registry.get(self.backend).availability()
         if not availability.available:
-            pytest.skip(f"{self.backend}: {availability.reason or 'not available'}")
+            self._skip(f"{self.backend}: {availability.reason or 'not available'}")
+
+    def _skip(self, reason: str) -> None:
+        """Skip, unless the allowlist has the cell on, which nothing then shows to be right."""
+        if self.allowance is not None and self.allowance.on:
+            raise Failure(f"{reason}; the allowlist has {self.backend} with {self.recipe} on here, so it must run")
+        pytest.skip(reason)
 
     def runtest(self) -> None:
+        """Judge this group; a failure of a cell that the allowlist has not on is an expected one."""
+        try:
+            self._judge()
+        except Failure as failure:
+            if self.allowance is None or self.allowance.on:
+                raise
+            self.add_report_section("call", "moeguard not allowed", str(failure))
+            pytest.xfail(f"not allowed here, {self.allowance.reason}: {str(failure).splitlines()[0]}")
+
+    def _judge(self) -> None:
         """Run the campaign of the cell, or take its result, and judge this group by it."""
+        self._available()
+        quarantined = () if self.allowance is None else self.allowance.quarantined
         result = self.cells.get(self.backend, self.recipe)
         self.user_properties += properties(result, self.name)
         executions, cases = count(result.executions[self.name], "execution"), count(result.outcome.cases, "case")
         self.add_report_section("call", "moeguard", f"{executions}; {cases} drawn for the cell; {result.directory}")
         for finding in result.known(self.name):
             self.add_report_section("call", "moeguard known finding", result.describe(finding))
-        findings = result.findings(self.name)
+        findings = result.findings(self.name, quarantined)
+        for finding in result.findings(self.name):
+            if finding not in findings:
+                self.add_report_section("call", "moeguard quarantined tactic", result.describe(finding))
         if findings:
             raise Failure("\n\n".join(result.describe(finding) for finding in findings))
         self._executed(result)
 
     def _executed(self, result: Result) -> None:
         if result.refusal is not None:
-            pytest.skip(f"{self.backend} {self.recipe}: {result.refusal}")
+            self._skip(f"{self.backend} {self.recipe}: {result.refusal}")
         if result.emptiness is not None:
             raise Failure(f"{self.backend} {self.recipe} executed no check: {result.emptiness}")
         reason = result.absence(self.name)
@@ -109,8 +137,18 @@ class Collection:
         cells = sum(self._asked(backend, recipe) for backend in one.backends for recipe in one.recipes)
         which = f"each of {count(cells, 'cell')} (backend x recipe)" if cells != 1 else "1 cell (backend x recipe)"
         return [f"moeguard: profile {one.profile}, {one.budget:g} s for {which}, seed {one.seed}, device {one.device}",
+                *self._allowed(cells),
                 *(f"moeguard: {file.name} replaces the built-in backend {name!r}"
                   for name, file in registry.replaced(one.backends).items())]
+
+    def _allowed(self, cells: int) -> list[str]:
+        """How many of the cells the allowlist has on."""
+        one = self._settings
+        if one.allowances is None:
+            return []
+        on = sum(one.allowances.get(backend, recipe).on for backend in one.backends for recipe in one.recipes
+                 if self._asked(backend, recipe))
+        return [f"moeguard: {one.allowances.path.name} has {on} of {count(cells, 'cell')} on here; others cannot fail the run"]
 
     def _asked(self, *parts: str) -> bool:
         """Whether something at or below ``backend``, ``recipe``, ``group`` is asked for by an id; all is without one."""
@@ -127,9 +165,12 @@ class Collection:
                 yield Node.from_parent(outer, name=recipe, below=partial(self._groups, backend, recipe))
 
     def _groups(self, backend: str, recipe: str, inner: Node) -> Iterator[Check]:
+        allowances = self._settings.allowances
+        allowance = None if allowances is None else allowances.get(backend, recipe)
         for group in GROUPS:
             if self._asked(backend, recipe, group):
-                yield Check.from_parent(inner, name=group, backend=backend, recipe=recipe, cells=self._cells)
+                yield Check.from_parent(inner, name=group, backend=backend, recipe=recipe, cells=self._cells,
+                                        allowance=allowance)
 
 
 def _known(argument: str, parts: tuple[str, ...], chosen: Settings) -> None:

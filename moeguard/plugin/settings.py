@@ -18,11 +18,12 @@ from moeguard.core.recipe import RECIPES
 from moeguard.engine.options import Options, chosen_device
 from moeguard.engine.plugins import load_plugins
 from moeguard.ledger.file import PACKAGED, Ledger
+from moeguard.plugin.allowance import Allowances
 
 #: Seconds of drawing and judging that one backend and recipe get.
 BUDGET = "3s"
 #: What follows ``--moeguard-``.
-OPTIONS = ("backend", "recipe", "profile", "budget", "seed", "plugin", "ledger", "out")
+OPTIONS = ("backend", "recipe", "profile", "budget", "seed", "plugin", "ledger", "allowlist", "out")
 KEY = pytest.StashKey["Settings"]()
 
 
@@ -30,7 +31,7 @@ KEY = pytest.StashKey["Settings"]()
 class Settings:
     """backends, recipes: names. plugins: resolved paths. budget: seconds of a cell. out: None for pytest's cache.
 
-    ledger: resolved path, None for the packaged one.
+    ledger: resolved path, None for the packaged one. allowances: None without an allowlist.
     """
 
     backends: tuple[str, ...]
@@ -41,6 +42,7 @@ class Settings:
     plugins: tuple[str, ...]
     device: str
     ledger: str | None
+    allowances: Allowances | None
     out: Path | None
 
     def options(self, backend: str, recipe: str) -> Options:
@@ -66,14 +68,14 @@ def _read(config: pytest.Config) -> Settings:
     out, ledger = config.getoption("moeguard_out"), config.getoption("moeguard_ledger")
     ledger = None if ledger in (None, PACKAGED) else str((here / ledger).resolve())
     Ledger.load(ledger)
-    seed = config.getoption("moeguard_seed")
+    seed, device, allowlist = config.getoption("moeguard_seed"), chosen_device(None), config.getoption("moeguard_allowlist")
     made = Settings(
         backends=_split(config.getoption("moeguard_backend")) or tuple(registry.names()),
         recipes=_split(config.getoption("moeguard_recipe")) or tuple(RECIPES),
         profile=config.getoption("moeguard_profile") or "smoke",
         budget=duration(config.getoption("moeguard_budget") or BUDGET),
-        seed=0 if seed is None else seed, plugins=plugins, device=chosen_device(None),
-        ledger=ledger, out=None if out is None else here / out)
+        seed=0 if seed is None else seed, plugins=plugins, device=device, ledger=ledger,
+        allowances=None if allowlist is None else Allowances(here / allowlist, device), out=None if out is None else here / out)
     Options(backends=made.backends, recipes=made.recipes, profile=made.profile, budget=made.budget, seed=made.seed,
             device=made.device).check()
     return made

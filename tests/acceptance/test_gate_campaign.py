@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import os
 import random
+import runpy
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from commandline import SMOKE, call
+import torch
+import yaml
+from commandline import ROOT, SMOKE, call
+from documents import commands, missing, python
 
 import moeguard as mg
 from moeguard.core.environment import fingerprint
@@ -62,8 +69,8 @@ def test_the_broken_one_is_refused_and_its_tactic_named(recorded: Recorded) -> N
     assert sentences["open_findings"] == "open findings: bad_tactic of tactic halves"
     said = call("gate", "--allowlist", recorded.allowlist, "--evidence", recorded.run)
     assert said.code == 1 and "tactic halves" in said.out
-    blocked = json.loads(call("allow", "export", "--allowlist", recorded.allowlist, "--format", "flashinfer-blocklist").out)
-    assert [(row["backend"], row["tactics"]) for row in blocked["blocked"]] == [(MUTANT, ["halves"])]
+    blocked = call("allow", "export", "--allowlist", recorded.allowlist, "--format", "flashinfer-blocklist")
+    assert blocked.code == 2 and f"{MUTANT} and torch_reference has no tactics blocklist" in blocked.err
 
 
 def test_a_program_can_ask(recorded: Recorded) -> None:
@@ -96,3 +103,86 @@ def test_derived_files_do_not_count(recorded: Recorded, tmp_path: Path) -> None:
     (run / "summary.md").write_text("other")
     done = call("gate", "--allowlist", recorded.allowlist, "--evidence", run, "--cell", "torch_reference/bf16", "--json")
     assert done.code == 0
+
+
+# The documentation
+
+@pytest.fixture
+def checkout(recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with evidence, its allowlist and a serving configuration, and commands that need no installation."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "evidence" / "run").symlink_to(recorded.run)
+    shutil.copy(recorded.allowlist, tmp_path)
+    (tmp_path / "serving.yaml").write_text("kernel-config:\n  enable_flashinfer_autotune: true\n")
+    (tmp_path / "bin").mkdir()
+    for name, line in (("moeguard", f'exec {shlex.quote(sys.executable)} -m moeguard "$@"'), ("pip", 'echo "$@" > pip.txt')):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return tmp_path
+
+
+def workflow(checkout: Path, cell: str) -> int:
+    """The ``run:`` steps of the GitHub workflow, one after the other until one fails, as a runner would: the exit code."""
+    data = yaml.safe_load((ROOT / "docs" / "ci" / "github-actions.yml").read_text(encoding="utf-8"))
+    files = {name: checkout / name for name in ("GITHUB_ENV", "GITHUB_STEP_SUMMARY")}
+    environment: dict[str, Any] = os.environ | data["env"] | {name: str(file) for name, file in files.items()} | {"CELL": cell}
+    for step in data["jobs"]["gate"]["steps"]:
+        if "run" in step:
+            done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", step["run"]], env=environment, check=False, timeout=60)
+            if done.returncode:
+                return done.returncode
+        if files["GITHUB_ENV"].exists():
+            environment |= dict(line.split("=", 1) for line in files["GITHUB_ENV"].read_text().splitlines())
+    return 0
+
+
+@pytest.mark.parametrize(("backend", "code", "said"), [
+    ("torch_reference", 0, "Allowed."), (MUTANT, 1, "open findings: bad_tactic of tactic halves")])
+def test_the_github_workflow(backend: str, code: int, said: str, checkout: Path) -> None:
+    (checkout / "GITHUB_STEP_SUMMARY").write_text("before\n")
+    assert workflow(checkout, f"{backend}/bf16") == code
+    summary = (checkout / "GITHUB_STEP_SUMMARY").read_text()
+    assert summary.startswith("before\n## moeguard gate, level O2, autotune=on\n") and said in summary
+    assert (checkout / "pip.txt").read_text().startswith("install moeguard ")
+
+
+@pytest.mark.parametrize(("backend", "code", "said"), [("torch_reference", 0, "Allowed."), (MUTANT, 1, "Not allowed: 1 of 1")])
+def test_the_shell_script(backend: str, code: int, said: str, checkout: Path) -> None:
+    environment = os.environ | {"MOEGUARD_CELL": f"{backend}/bf16"}
+    done = subprocess.run([ROOT / "docs" / "ci" / "gate.sh", "evidence/run"], env=environment, capture_output=True, text=True,
+                          check=False, timeout=60)
+    assert (done.returncode, said in done.stdout, said in (checkout / "gate.md").read_text()) == (code, True, True), done
+
+
+def test_the_story_of_the_levels(recorded: Recorded, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shutil.rmtree(checkout / "evidence")
+    (checkout / "moeguard-allowlist.toml").unlink()
+    (checkout / "evidence").symlink_to(recorded.run)
+    shown = [one for one in commands("docs/stories.md") if "tune-audit" not in one.command]
+    assert len(shown) == 5 and shown[0].command.endswith("--max-cases 70 --out evidence")
+    for command, lines in shown[1:]:
+        if not command.startswith("moeguard "):
+            subprocess.run(["bash", "-c", command], check=True)
+            continue
+        done = call(*shlex.split(command)[1:])
+        assert missing(lines, done.out) is None, done.out
+        assert done.code == ("Not allowed" in lines[-1])
+
+
+@pytest.mark.parametrize(("backend", "flag"), [
+    ("torch_reference", "--enable-flashinfer-autotune"), (MUTANT, "--no-enable-flashinfer-autotune")])
+def test_the_start_up_example(backend: str, flag: str, checkout: Path, monkeypatch: pytest.MonkeyPatch,
+                              capsys: pytest.CaptureFixture[str]) -> None:
+    script = checkout / "start.py"
+    script.write_text(python("docs/gate.md", "decide("))
+    assert len(script.read_text().splitlines()) == 10
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # the evidence is about the CPU
+    monkeypatch.setattr(sys, "argv", ["start.py", backend, "bf16", "O2"])
+    runpy.run_path(str(script), run_name="__main__")
+    out = capsys.readouterr()
+    assert out.out == f"vllm serve MODEL {flag} --moe-backend {backend} -O2\n"
+    assert out.err.startswith("autotune on: 0 failures" if backend == "torch_reference" else "autotune off: off: the allowlist")

@@ -34,7 +34,7 @@ def test_a_gate_that_says_yes(run: Path, allowlist: Path, tmp_path: Path) -> Non
     done = call("gate", "--allowlist", allowlist, "--evidence", run, "--markdown", tmp_path / "out.md", "--json")
     assert done.code == 0
     assert {"allowed", "cells"} <= set(done.data) and done.data["cells"][0]["decision"] == "on"
-    assert "| flashinfer_cutlass | bf16 | sm90 | on | - |" in (tmp_path / "out.md").read_text()
+    assert "| flashinfer_cutlass | bf16 | sm90 | on | - | - | not measured |" in (tmp_path / "out.md").read_text()
     assert "Allowed." in call("gate", "--allowlist", allowlist, "--evidence", run).out
 
 
@@ -72,6 +72,21 @@ def test_no_evidence_is_inconclusive(run: Path, allowlist: Path, tmp_path: Path)
     for folder in (tmp_path / "empty", nothing):
         assert call("allow", "update", "--allowlist", allowlist, "--evidence", folder).code == 3
     assert allowlist.read_text() == before
+
+
+def test_evidence_from_the_future_is_inconclusive(run: Path, allowlist: Path, tmp_path: Path) -> None:
+    late = write(tmp_path / "late", scenarios(5, backend=CUTLASS), run_id="run-2", started="2999-01-01T00:00:00+00:00")
+    before = allowlist.read_text()
+    done = call("allow", "update", "--allowlist", allowlist, "--evidence", late)
+    assert done.code == 3 and "but the run was started on 2999-01-01" in done.err and allowlist.read_text() == before
+    done = call("gate", "--allowlist", allowlist, "--evidence", run, late, "--json")
+    assert done.code == 3 and any("but the run was started on 2999-01-01" in one["reason"] for one in done.data["stale"])
+
+
+def test_an_entry_that_has_expired_is_no(run: Path, allowlist: Path) -> None:
+    allowlist.write_text(allowlist.read_text().replace("2999-12-31", "2026-05-31"))
+    done = call("gate", "--allowlist", allowlist, "--evidence", run, "--json")
+    assert done.code == 1 and [one["name"] for one in done.data["cells"][0]["failed_requirements"]] == ["expires"]
 
 
 def test_the_list(allowlist: Path) -> None:

@@ -70,7 +70,8 @@ def test_no_warning_is_exit_code_0_and_the_object_is_whole(audit: Cli) -> None:
     assert (done.code, done.err) == (0, "")
     assert list(done.data) == [
         "served_tokens", "recommended", "tuned_tokens", "tuned_by_default", "kernel", "flashinfer_version", "rule",
-        "max_num_tokens", "dp_size", "chunk_size", "cudagraph_capture_size", "autotune", "warnings", "buckets", "notes",
+        "max_num_tokens", "dp_size", "chunk_size", "cudagraph_capture_size", "tune_max_num_tokens_given",
+        "autotune", "warnings", "buckets", "notes",
         "ignored", "measured"]
     assert (done.data["kernel"], done.data["flashinfer_version"], len(done.data["buckets"])) == ("cutlass", "0.7.4", 21)
     assert (done.data["ignored"], done.data["measured"]) == ([], None)
@@ -105,7 +106,8 @@ def test_options_win_over_the_command_line_and_that_over_the_file(audit: Cli, tm
     done = audit(*words)
     assert (done.data["max_num_tokens"], done.data["dp_size"], done.data["ignored"]) == (4096, 4, ["model", "--seed"])
     assert codes(done) == ["tuned_below_served", "tuned_for_cudagraph_capture"]
-    done = audit(*words, "--max-num-tokens", 100, "--dp-size", 1, "--flashinfer-version", "0.7.4")
+    done = audit(*words, "--max-num-tokens", 100, "--dp-size", 1, "--flashinfer-version", "0.7.4",
+                 "--tune-max-num-tokens", 8192)
     assert (done.code, done.data["served_tokens"], done.data["flashinfer_version"]) == (0, 100, "0.7.4")
 
 
@@ -158,7 +160,10 @@ def measured(audit: Cli, tmp_path: Path, clean_registry: None, monkeypatch: pyte
     return call
 
 
-def test_a_measurement_times_both_tactics_on_what_is_served(measured: Callable[..., Called]) -> None:
+def test_a_measurement_times_both_tactics_on_what_is_served(measured: Callable[..., Called],
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    from moeguard.fuzz import boundaries
+
     done = measured("tuned", "--json")
     found = done.data["measured"]
     assert done.code == 1 and list(found) == ["reason", "layer", "recipe", "tokens", "tuned_for", "tactic", "seconds",
@@ -166,6 +171,9 @@ def test_a_measurement_times_both_tactics_on_what_is_served(measured: Callable[.
     assert (found["reason"], found["tokens"], found["tuned_for"]) == (None, 8, 4)
     assert (found["tactic"], found["tactic_at_served"]) == ("split", None)
     assert found["seconds"] > 0 and found["ratio"] == round(found["seconds"] / found["seconds_at_served"], 3)
+    (small,) = boundaries.LAYERS
+    monkeypatch.setattr(boundaries, "LAYERS", (small, small._replace(model="Other")))
+    assert measured("tuned", "--json", "--layer", "Other/tp2").data["measured"]["layer"] == "Other/tp2"
     done = measured("tuned")
     assert "measured: Qwen3-30B-A3B bf16, T = 8: the tactic tuned for 4 takes " in done.out
 
@@ -179,7 +187,7 @@ def test_a_measurement_that_fails_says_why(how: str, word: str, measured: Callab
 
 def test_a_range_that_reaches_what_is_served_leaves_nothing_to_measure(measured: Callable[..., Called]) -> None:
     done = measured("tuned", "--tune-max-num-tokens", 8, "--json")
-    assert (done.code, done.data["warnings"]) == (3, []) and "no two tactics" in done.data["measured"]["reason"]
+    assert (done.code, codes(done)) == (1, ["tuned_below_floor"]) and "no two tactics" in done.data["measured"]["reason"]
 
 
 def test_a_range_that_is_no_bucket_cannot_be_measured(measured: Callable[..., Called]) -> None:

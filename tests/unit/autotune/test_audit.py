@@ -12,6 +12,7 @@ import pytest
 
 from moeguard.autotune.audit import KERNELS, LARGEST, OPTIONS, Audit, Setup, audit
 from moeguard.autotune.buckets import KNOWN, bucket_of, buckets
+from moeguard.autotune.caps import kept
 from moeguard.autotune.spans import Span, spans
 from moeguard.core.errors import MoeguardError
 
@@ -115,6 +116,40 @@ def test_a_range_far_above_what_is_served(tokens: int, cap: int, warned: bool) -
         assert unused == sum(span.first is None for span in found.buckets) >= 1
 
 
+@pytest.mark.parametrize(("tokens", "cap", "warned"), [(512, 511, False), (512, 512, True), (512, 8191, True), (512, 8192, False),
+                                                       (9000, 8191, False), (512, None, False)])
+def test_a_range_below_the_floor(tokens: int, cap: int | None, warned: bool) -> None:
+    found = audited(tokens, tune_max_num_tokens=cap)
+    assert ("tuned_below_floor" in codes(found)) is warned
+    assert not {"tuned_below_floor", "tuned_below_served"} <= set(codes(found))
+
+
+def test_the_floor_of_a_chunked_kernel_is_its_chunk() -> None:
+    chunked = {"kernel": "trtllm_nvfp4", "chunk_size": 4096}
+    assert codes(audited(512, tune_max_num_tokens=2048, **chunked)) == ["tuned_below_floor"]
+    assert codes(audited(512, tune_max_num_tokens=4096, **chunked)) == []
+
+
+def test_the_cost_of_a_range_far_above_is_estimated() -> None:
+    (said,) = [one.sentence for one in audited(8192, tune_max_num_tokens=65536).warnings]
+    assert "never uses 3 of the 24 tuned buckets, which cost about 1.5 s at start-up and 21 GiB of workspace (estimated)" in said
+
+
+@pytest.mark.parametrize(("caps", "cap", "warned"), [
+    ((8192, 512, 8192), 512, True), ((8192, 512), 512, False), ((512, 8192), 8192, False), ((8192,), 8192, False),
+    ((512, 8192, 512), 8192, True), ((8192, 8192), 8192, False)])
+def test_a_range_that_was_given_before_does_nothing(caps: tuple[int, ...], cap: int, warned: bool) -> None:
+    found = audited(4096, caps=caps)
+    assert found.setup.cap == cap == kept(caps) and ("cap_is_sticky" in codes(found)) is warned
+    if warned:
+        assert f"the ranges {', '.join(map(str, caps))} in turn" in sentence(found, "cap_is_sticky")
+
+
+def test_rounding_down_is_noted() -> None:
+    assert any("rounds down" in note for note in audited(512, flashinfer_version="0.6.9").notes)
+    assert audited(512).notes == ()
+
+
 @pytest.mark.parametrize("version", ["0.6.6", "0.6.9"])
 def test_a_cap_that_is_no_power_of_two_where_counts_are_rounded_down(version: str) -> None:
     found = audited(9000, tune_max_num_tokens=5000, flashinfer_version=version)
@@ -174,6 +209,9 @@ def test_an_audit_is_a_value_with_a_json_form() -> None:
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("value", [0, -1, LARGEST + 1])
 def test_a_number_out_of_range_is_named(name: str, value: int) -> None:
+    if name == "tune_max_num_tokens":
+        with pytest.raises(MoeguardError, match=f"^{OPTIONS[name]}: {value}; allowed: 1 to {LARGEST}"):
+            Setup(1, caps=(value, 8))
     with pytest.raises(MoeguardError, match=f"^{OPTIONS[name]}: {value}; allowed: 1 to {LARGEST}"):
         Setup(**({"max_num_tokens": 1} | {name: value}))
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
+from commandline import call
 from flashinfer_site import VERSIONS, run_in_site
+from gate_entries import PROBLEM, entry, evidence, toml
 
 from moeguard.autotune.buckets import bucket_of, buckets
+from moeguard.autotune.caps import kept
+from moeguard.gate.blocklist import OPS
 
 CAPS = (1, 7, 256, 300, 512, 1000, 2048, 3000, 4096, 5000, 8192, 16384, 20000)
 TOKENS = (0, 1, 3, 255, 256, 257, 300, 511, 512, 513, 1000, 2047, 2049, 4095, 4097, 5000, 8191, 8192, 8193, 12000, 40000)
@@ -22,6 +29,9 @@ WANTED: dict[str, list[Any]] = {
     "memory_for_two_buckets": ["out_of_memory", 4],
 } | {f"buckets {cap}": ["buckets", cap, TOKENS] for cap in CAPS}
 
+#: Tactics of the two operations that are offered, the fastest last, and those of them that a finding is about.
+OFFERED = {OPS[0]: [0, 1, 2], OPS[1]: [45, 46, 47]}
+BAD = ("(2, -1)", "(-1, 46)", "(-1, 47)")
 Facts = dict[str, Any]
 NEW = [version for version in VERSIONS if version != "0.6.6"]
 _seen: dict[str, Facts] = {}
@@ -30,8 +40,27 @@ _seen: dict[str, Facts] = {}
 def facts_of(version: str) -> Facts:
     """Every probe in one child process, since an import of FlashInfer costs seconds."""
     if version not in _seen:
-        _seen[version] = run_in_site(version, "moeguard.autotune.sequences:run", WANTED)
+        wanted = WANTED | {name: ["given_blocklist", text, OFFERED] for name, text in exported(version).items()}
+        _seen[version] = run_in_site(version, "moeguard.autotune.sequences:run", wanted)
     return _seen[version]
+
+
+def exported(version: str) -> dict[str, str]:
+    """What ``allow export`` prints for a cell of this release with bad tactics, for 0.0 another release, and an empty file."""
+    if version == "0.6.6":
+        return {}
+    right = ["default", "(0, -1)", "(1, -1)", "(-1, 45)"]
+    found = [PROBLEM | {"tactic": tactic, "shapes": ["T=1 H=64 I=64 E=8 K=2"]} for tactic in BAD]
+    seen = evidence(tactics=dict.fromkeys([*BAD, *right], 9), tactics_covered=right, open_findings=found)
+    del seen["gpu"]
+    cell = entry(backend="flashinfer_cutlass", flashinfer=version, cuda="none", driver="none", autotune="off", levels=[],
+                 expires=date(2999, 1, 1), evidence=seen)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "moeguard-allowlist.toml"
+        file.write_text(toml(cell))
+        done = call("allow", "export", "--format", "flashinfer-blocklist", "--allowlist", file)
+    assert (done.code, done.err) == (0, "")
+    return {"exported": done.out, "exported for another": done.out.replace(f'"{version}"', '"0.0"'), "nothing exported": "{}"}
 
 
 @pytest.fixture(params=VERSIONS)
@@ -61,6 +90,7 @@ def test_buckets_are_those_of_the_library(version: str, facts: Facts, cap: int) 
 def test_an_earlier_cap_wins(facts: Facts) -> None:
     stale = [8192, 512, 512]
     assert facts["caps"] == {"asked": [8192, 512, 8192], "throwaway": stale, "again": stale, "class_itself": stale}
+    assert [kept((8192, 512, 8192)[:place]) for place in (1, 2, 3)] == stale
 
 
 def test_a_large_batch_is_served_by_the_stale_cap(facts: Facts) -> None:
@@ -112,6 +142,17 @@ def test_a_skipped_op_is_not_tuned(new: Facts) -> None:
 def test_a_blocked_tactic_is_not_profiled_and_foreign_metadata_voids_the_file(new: Facts) -> None:
     assert new["blocklist"] == {"loaded": True, "chosen": 1, "profiled": [0, 1]}
     assert new["other_gpu"] == {"loaded": False, "chosen": 2, "profiled": [0, 1, 2]}
+
+
+def test_an_exported_blocklist_keeps_the_tuner_from_bad_tactics(new: Facts) -> None:
+    before, after = new["nothing exported"], new["exported"]
+    assert before == {"loaded": {}, "chosen": {OPS[0]: 2, OPS[1]: 47}, "profiled": OFFERED}
+    assert after == {"loaded": {f"{OPS[0]}::MoERunner": 1, f"{OPS[1]}::MoERunner": 2}, "chosen": {OPS[0]: 1, OPS[1]: 45},
+                     "profiled": {OPS[0]: [0, 1], OPS[1]: [45]}}
+
+
+def test_an_exported_blocklist_of_another_release_is_not_loaded(new: Facts) -> None:
+    assert new["exported for another"] == new["nothing exported"]
 
 
 def test_a_cached_winner_outlives_its_block(new: Facts) -> None:

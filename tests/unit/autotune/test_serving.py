@@ -112,9 +112,21 @@ def test_a_toml_file(tmp_path: Path) -> None:
     assert from_file(path) == Settings({"max_num_tokens": 8192, "capture_size": 512})
 
 
+@pytest.mark.parametrize("suffix", ["yaml", "yml"])
+def test_a_yaml_file(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"serve.{suffix}"
+    path.write_text("max-num-batched-tokens: 8k\nkernel-config:\n  enable_flashinfer_autotune: false\n")
+    assert from_file(path) == Settings({"max_num_tokens": 8000, "autotune": False})
+    path.write_text("max-num-batched-tokens: 8192\nenable-flashinfer-autotune: false\n")
+    found = from_file(path)
+    assert found.values == {"max_num_tokens": 8192} and "is dropped by vllm serve" in found.notes[0]
+
+
 @pytest.mark.parametrize(("name", "text", "word"), [
-    ("serve.yaml", "max_num_batched_tokens: 1", "only .json and .toml"), ("serve.json", "", "malformed"),
-    ("serve.json", "{", "malformed"),
+    ("serve.ini", "max_num_batched_tokens: 1", "another suffix; allowed: .json, .toml, .yaml, .yml"),
+    ("serve.yaml", "a: [", "malformed"), ("serve.yaml", "- 1", "no object"),
+    ("serve.yaml", "!!python/object:x.y {}", "malformed"),
+    ("serve.json", "", "malformed"), ("serve.json", "{", "malformed"),
     ("serve.json", "[" * 100000, "malformed"), ("serve.toml", "x", "malformed"), ("serve.json", "[]", "no object"),
     ("serve.json", '{"max_num_batched_tokens": ' + "9" * 5000 + "}", "malformed"),
     ("serve.json", '{"max_num_batched_tokens": 0}', "max-num-batched-tokens: 0; allowed"),

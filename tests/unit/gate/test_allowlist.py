@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from commandline import ROOT
-from gate_entries import PROBLEM, TODAY, entry, evidence, toml
+from gate_entries import PROBLEM, RUN, TODAY, entry, evidence, toml
 from gate_runs import ENVIRONMENT
 
 import moeguard as mg
@@ -90,17 +90,40 @@ def test_recorded_evidence_is_judged_again() -> None:
 
 def test_a_waiver_covers_its_requirement_until_it_expires() -> None:
     one = entry(evidence=evidence(repeats=1, tactics={"a": 1, "b": 300, "default": 300}), waiver=[WAIVER])
-    assert decide(one).allowed and decide(one).waived == ("repeats",)
+    assert decide(one).allowed and [waiver.owner for waiver in decide(one).waived] == ["someone"]
     assert decide(one, today=WAIVER["expires"]).allowed  # type: ignore[arg-type]
     assert names(decide(one, today=date(2026, 7, 2))) == ["repeats"]
     assert names(decide(one | {"evidence": evidence(executions=1)})) == ["executions"]
 
 
-def test_the_waiver_of_the_readme() -> None:
-    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+def test_the_waiver_of_the_documentation() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "gate.md").read_text(encoding="utf-8"), re.DOTALL)
     (block,) = (block for block in blocks if "[[cell.waiver]]" in block)
     (one,) = Allowlist.parse(f"{toml(entry())}\n{block}", "list").entries
     assert [waiver.requirement for waiver in one.waiver] == ["repeats"]
+
+
+def test_a_waiver_that_has_expired_is_named() -> None:
+    found = decide(entry(evidence=evidence(repeats=1, tactics={"a": 1, "b": 300, "default": 300}), waiver=[WAIVER]),
+                   today=date(2026, 7, 2))
+    assert found.reason.endswith("of tactics a (the waiver of someone expired on 2026-07-01)")
+
+
+def test_a_waiver_is_whole_in_the_json_form() -> None:
+    one = entry(evidence=evidence(repeats=1, tactics={"a": 1, "b": 300, "default": 300}), waiver=[WAIVER])
+    assert decide(one).to_data()["waived"] == [{**WAIVER, "expires": "2026-07-01"}]
+
+
+def test_another_or_an_unknown_gpu_is_off() -> None:
+    for gpu, named in (("NVIDIA H100", "this is NVIDIA H100"), (None, "this is none")):
+        found = decide(entry(), environment={**ENVIRONMENT, "gpu": gpu})
+        assert names(found) == ["gpu"] and found.reason == f"off: the evidence was made on the GPU NVIDIA H200, {named}"
+
+
+def test_a_clock_in_the_past_is_off() -> None:
+    found = decide(entry(), today=date(2026, 4, 30))
+    assert names(found) == ["clock"] and "the clock says 2026-04-30, but evidence was made on 2026-05-01" in found.reason
+    assert decide(entry(), today=date(2026, 5, 1)).allowed
 
 
 def test_o3_alone_is_an_inconsistency() -> None:
@@ -133,7 +156,7 @@ def test_the_environment_is_this_machine(tmp_path: Path) -> None:
     ({"waiver": [WAIVER | {"requirement": "open_findings"}]}, "requirement: 'open_findings'; allowed: executions, bound"),
     ({"waiver": [WAIVER | {"owner": ""}]}, "waiver.0.owner"),
     ({"evidence": evidence(runs=[])}, "evidence.runs"),
-    ({"evidence": evidence(runs=[{"run_id": "x", "sha256": "0" * 63}])}, "evidence.runs.0.sha256"),
+    ({"evidence": evidence(runs=[RUN | {"sha256": "0" * 63}])}, "evidence.runs.0.sha256"),
     ({"evidence": evidence() | {"failures": 301}}, "at most cases"),
     ({"evidence": evidence() | {"bound": 0.001}}, "bound: 0.001; allowed: 0.00993"),
 ])

@@ -18,6 +18,7 @@ from moeguard.core.cell import Cell
 from moeguard.core.events import Event, Executed, Noted, RunFinished, ScenarioStarted, Swept
 from moeguard.gate import tally as tallies
 from moeguard.gate.evidence import RunEvidence, read
+from moeguard.gate.pool import Pool
 from moeguard.gate.snapshot import Snapshot, Stale, digest, take
 from moeguard.gate.summary import RunId, Summary
 
@@ -27,7 +28,7 @@ CELL = Cell("mine", "bf16", "sm90", "0.7.4", "12.9", "575.57", "2.13.0")
 def summary(folder: Path, cell: Cell = CELL) -> Summary:
     evidence = read(folder)
     assert isinstance(evidence, RunEvidence), evidence
-    return Summary.of([RunId(run_id=evidence.run_id, sha256=evidence.sha256)], evidence.cells[cell])
+    return Summary.of([RunId(run_id=evidence.run_id, started=evidence.started, sha256=evidence.sha256)], evidence.cells[cell])
 
 
 def stale(folder: Path) -> str:
@@ -69,6 +70,32 @@ def test_a_clean_run(tmp_path: Path) -> None:
     assert found.tactics_covered == ["a", "b", "default"]
     assert found.token_buckets == [0, *(1 << exponent for exponent in range(13))]
     assert (found.repeats, found.open_findings, found.known_findings, found.speed_up) == (59, [], [], None)
+
+
+def test_strata_are_buckets_and_tactics(tmp_path: Path) -> None:
+    wrong = finding(of=case(9, seed=1))
+    found = summary(write(tmp_path / "run", [*scenario(0, case(8)), *scenario(1, case(9, seed=1), findings=[wrong]),
+                                             *scenario(2, case(300), tactics=("a",))])).strata
+    assert found is not None and (found.total, found.thin, found.failed) == (6, 6, 1)
+    assert (found.worst.token_bucket, found.worst.tactic, found.worst.cases, found.worst.bound) == (256, "b", 0, 1.0)
+    clean = summary(write(tmp_path / "clean", scenarios(140))).strata
+    assert clean is not None and (clean.total, clean.thin, clean.failed) == (42, 0, 0)
+    assert clean.worst.cases == 10 and clean.worst.bound == pytest.approx(1 - 0.05 ** (1 / 10), abs=1e-6)
+
+
+def test_a_known_finding_leaves_its_stratum_alone(tmp_path: Path) -> None:
+    known = finding(of=case(9, seed=1), entry="an-entry")
+    found = summary(write(tmp_path / "run", [*scenario(0, case(8)), *scenario(1, case(9, seed=1), findings=[known])])).strata
+    assert found is not None and (found.failed, found.worst.tactic, found.worst.cases) == (0, "b", 1)
+
+
+def test_findings_name_the_smallest_shapes_and_how_often_one_case_was_run(tmp_path: Path) -> None:
+    events = [event for number, tokens in enumerate((2, 9, 300, 70)) for event in scenario(
+        number, case(tokens, 5), findings=[finding(of=case(tokens, 5))])]
+    again = scenario(4, case(9, 5), findings=[finding(of=case(9, 5))])
+    (one,) = summary(write(tmp_path / "run", [*events, *again])).open_findings
+    assert one.shapes == ["T=2 H=64 I=32 E=8 K=2", "T=9 H=64 I=32 E=8 K=2", "T=70 H=64 I=32 E=8 K=2"]
+    assert one.reruns == 2
 
 
 def test_repeated_cases_count_once(tmp_path: Path) -> None:
@@ -133,7 +160,7 @@ def test_runs_add_up(tmp_path: Path) -> None:
     total = tallies.Tally()
     total.add(one.cells[CELL])
     total.add(two.cells[CELL])
-    found = Summary.of([RunId(run_id="x", sha256="0" * 64)], total)
+    found = Summary.of([RunId(run_id="x", started=one.started, sha256="0" * 64)], total)
     assert (found.executions, found.cases, found.failures) == (9, 1, 1)
 
 
@@ -153,6 +180,14 @@ def test_a_known_crash_is_not_launched_and_not_clean(tmp_path: Path) -> None:
 def test_a_plugin_in_the_place_of_a_built_in_backend_is_no_evidence_about_it(tmp_path: Path) -> None:
     note = Noted(scenario=-1, backend="triton", recipe="", what="built-in", reason="my.py registers another one")
     assert "triton" in stale(write(tmp_path / "run", [note, *scenario(0, backend="triton")]))
+
+
+def test_runs_on_another_gpu_are_not_added(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", scenario(0))
+    two = write(tmp_path / "two", scenario(1), run_id="run-2", environment={**ENVIRONMENT, "gpu": "NVIDIA H100"})
+    pool = Pool.of([read(one), read(two)])
+    assert [cell.summary().gpu for cell in pool.cells.values()] == ["NVIDIA H200"]
+    assert [one.reason for one in pool.stale] == ["it was made on NVIDIA H100, other evidence of the same cell on NVIDIA H200"]
 
 
 def test_environments_are_kept_apart(tmp_path: Path) -> None:
@@ -194,6 +229,8 @@ def swap(run: Path) -> None:
     (manifest(schema=True), "another schema than 1"),
     (manifest(run_id=""), "no run_id"),
     (manifest(environment=None), "no environment"),
+    (manifest(started=None), "does not say when"),
+    (manifest(started="yesterday"), "does not say when"),
     (manifest(options=[]), "no options"),
     (lambda run: (run / "manifest.json").write_text("{"), "not valid JSON"),
     (lambda run: (run / "manifest.json").write_bytes(b"\xff"), "not valid JSON"),

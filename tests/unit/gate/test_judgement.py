@@ -31,7 +31,7 @@ def pool(*folders: Path) -> Pool:
 
 
 def updated(*folders: Path, text: str | None = None) -> str:
-    return update(text, "list", pool(*folders).summaries, POLICY, TODAY, EXPIRES)[0]
+    return update(text, "list", pool(*folders).cells, POLICY, TODAY, EXPIRES)[0]
 
 
 def judged(text: str, *folders: Path, level: str = "O2", **options: Any) -> Judgement:
@@ -65,7 +65,8 @@ def test_a_bad_tactic_is_refused_and_named(healthy: Path, broken: Path) -> None:
     assert (found.allowed, found.exit_code) == (False, 1)
     assert {one.cell.backend: one.outcome for one in found.decisions} == {"mine": "on", "other": "off"}
     assert "bad_tactic of tactic b" in found.decisions[1].reason
-    assert "bad_tactic of tactic b" in markdown(found) and "| other | bf16 | sm90 | off |" in markdown(found)
+    assert "bad_tactic of tactic b" in markdown(found)
+    assert "| other | bf16 | sm90 | off | autotune, open_findings, bound | - | not measured |" in markdown(found)
 
 
 def test_other_cells_can_be_left_out(healthy: Path, broken: Path) -> None:
@@ -80,7 +81,7 @@ def test_evidence_that_is_not_recorded_is_stale(healthy: Path, broken: Path) -> 
 def test_a_cell_without_an_entry_is_off(tmp_path: Path) -> None:
     events = [*scenarios(340), *scenario(340, backend="third")]
     run = write(tmp_path / "run", events)
-    text = update(None, "list", {cell: one for cell, one in pool(run).summaries.items() if cell.backend == "mine"}, POLICY,
+    text = update(None, "list", {cell: one for cell, one in pool(run).cells.items() if cell.backend == "mine"}, POLICY,
                   TODAY, EXPIRES)[0]
     found = judged(text, run)
     assert found.exit_code == 1
@@ -128,6 +129,22 @@ def test_flipping_asks_what_would_be(healthy: Path, broken: Path) -> None:
     assert judged(off, healthy, flip="on", level="O0").exit_code == 1
 
 
+def test_a_clock_in_the_past_is_inconclusive(healthy: Path) -> None:
+    found = judge(Allowlist.parse(updated(healthy), "list"), pool(healthy), "O2", POLICY, date(2026, 4, 30))
+    assert (found.exit_code, found.allowed) == (3, False)
+    assert found.stale[0].reason == "the clock says 2026-04-30, but the run was started on 2026-05-01"
+
+
+def test_flipping_says_what_would_change_and_what_off_costs(healthy: Path, broken: Path) -> None:
+    off = updated(healthy, broken).replace('autotune = "on"', 'autotune = "off"').replace('["O1", "O2", "O3"]', "[]")
+    found = judged(off, healthy, broken, flip="on")
+    assert [(one.before, one.outcome) for one in found.decisions] == [("off", "on"), ("off", "off")]
+    said = markdown(found)
+    assert "## moeguard gate, level O2, autotune=on" in said and "| on (was off) |" in said and "| stays off |" in said
+    assert "what off costs is not measured (`moeguard sweep --backend mine --recipe bf16 --device cuda`)" in said
+    assert [one["before"] for one in found.to_data()["cells"]] == ["off", "off"]
+
+
 def test_switching_off_does_not_help_a_backend_to_avoid(tmp_path: Path) -> None:
     run = write(tmp_path / "run", with_findings(finding("mismatch", None, of=case(seed=340))))
     text = updated(run)
@@ -163,14 +180,14 @@ def test_an_update_keeps_comments_and_waivers(healthy: Path) -> None:
     text = "# ours\n" + updated(healthy).replace('backend_use = "ok"', 'backend_use = "ok"  # asked for') + (
         '\n# a waiver\n[[cell.waiver]]\nrequirement = "repeats"\nowner = "o"\nreason = "r"\nreference = "x"\n'
         "expires = 2026-07-01\n")
-    done, (change,) = update(text, "list", pool(healthy).summaries, POLICY, TODAY, date(2027, 1, 31))
+    done, (change,) = update(text, "list", pool(healthy).cells, POLICY, TODAY, date(2027, 1, 31))
     assert done == text.replace("expires = 2026-12-31", "expires = 2027-01-31")
     assert (change.before, change.after) == (("O1", "O2", "O3"), ("O1", "O2", "O3"))
 
 
 def test_an_update_adds_cells_and_turns_off(healthy: Path, tmp_path: Path) -> None:
     bad = write(tmp_path / "bad", with_findings(finding(of=case(seed=340))), run_id="run-9")
-    done, (change,) = update(updated(healthy), "list", pool(bad).summaries, POLICY, TODAY, EXPIRES)
+    done, (change,) = update(updated(healthy), "list", pool(bad).cells, POLICY, TODAY, EXPIRES)
     assert change.after == () and 'autotune = "off"' in done and "open findings: bad_tactic of tactic b" in done
     other = write(tmp_path / "fp16", scenarios(340, recipe="fp16"), run_id="run-8")
     both = Allowlist.parse(updated(other, text=done), "list")
@@ -187,5 +204,5 @@ def test_tactics_may_have_any_name(tmp_path: Path) -> None:
 def test_environments_are_never_mixed(healthy: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "run", scenarios(10), run_id="run-5", environment={**ENVIRONMENT, "arch": "sm100"})
     found = pool(healthy, other)
-    assert [cell.arch for cell in found.summaries] == ["sm90", "sm100"]
-    assert [one.cases for one in found.summaries.values()] == [340, 10]
+    assert [cell.arch for cell in found.cells] == ["sm90", "sm100"]
+    assert [one.summary().cases for one in found.cells.values()] == [340, 10]

@@ -1,0 +1,43 @@
+"""What the documents show of ``tune-audit`` is what a reader gets; links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+
+import pytest
+from commandline import ROOT, Called
+from documents import Shown, commands, missing
+
+DOCUMENTS = ("README.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))))
+AUDITS = [one for name in DOCUMENTS for one in commands(name, "moeguard tune-audit")]
+
+
+@pytest.mark.parametrize("shown", AUDITS, ids=[one.command for one in AUDITS])
+def test_an_audit(shown: Shown, cli: Callable[..., Called], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    done = cli(*shlex.split(shown.command)[1:])
+    assert missing(shown.lines, done.out) is None
+    assert done.code == any(line.startswith("warning: ") for line in shown.lines)
+    assert sum(line.startswith("warning: ") for line in done.out.splitlines()) == sum(
+        line.startswith("warning: ") for line in shown.lines) or "..." in shown.lines
+
+
+def test_every_warning_is_in_the_table() -> None:
+    source = (ROOT / "moeguard" / "autotune" / "audit.py").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "tuned-range.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r'Caution\("(\w+)"', source)) == set(table)
+
+
+def test_every_requirement_is_in_the_table() -> None:
+    from moeguard.gate.requirement import RULES
+
+    table = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "gate.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(RULES) == set(table)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text(encoding="utf-8")):
+        assert "://" in target or ((ROOT / name).parent / target).exists(), target
