@@ -42,7 +42,7 @@ def _bound(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
 
 
 def _tactics(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
-    missing = sorted(set(summary.tactics) - set(summary.tactics_covered))
+    missing = sorted(one for one in set(summary.tactics) - set(summary.tactics_covered) if not combined(one, summary.tactics))
     alone = set(summary.tactics) <= {DEFAULT_TACTIC}
     if not alone and (not asked.all_tactics or (summary.tactics_known and not missing)):
         return None

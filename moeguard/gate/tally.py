@@ -17,16 +17,24 @@ DEFAULT_TACTIC = "default"
 FORCED_PER_SCENARIO = 8
 #: Groups of checks whose executions are the case itself, with the case's own input.
 SAME_CALL = ("values", "memory", "repeat", "tactics", "tuned")
+#: Findings of checks that ask something beside the case, by check and kind: the state of a tuner, which is about its range, and
+#: weights of another release. They say nothing about how the case is answered.
+BESIDE = {("tuner", "stale_state"): "tuning_range", ("tuner", "tuning_range"): "tuning_range",
+          ("layout", "layout_contract"): "layout_contract"}
 _JUDGED = ("ok", "finding", "refused")
 
 
 class Defect(NamedTuple):
-    """What a finding is about. tactic: ``default`` or its name. entry: id of the ledger entry, None when it is open."""
+    """What a finding is about. tactic: ``default`` or its name. entry: id of the ledger entry, None when it is open.
+
+    beside: whether it says nothing about how the case is answered.
+    """
 
     fingerprint: str
     kind: str
     tactic: str
     entry: str | None
+    beside: bool = False
 
 
 class Shape(NamedTuple):
@@ -154,27 +162,31 @@ class Tally:
         for one in executed:
             self._execution(one, started.fingerprint)
         self._offers(executed, swept)
+        executed = [one for one in executed if one.check not in {check for check, _ in BESIDE}]
         for defect in defects:
             self.tactics[defect.tactic] += 0
         if not (defects or any(one.outcome in _JUDGED for one in executed)):
             return
         wrong = {one.tactic or DEFAULT_TACTIC for one in executed if one.outcome == "finding"}
-        known = bool(defects) and all(defect.entry is not None for defect in defects)
+        about = {defect for defect in defects if not defect.beside}
+        known = bool(about) and all(defect.entry is not None for defect in about)
         if known:
-            self.excused.setdefault(started.fingerprint, set()).update(defect.tactic for defect in defects)
-        elif defects or wrong:
-            self.failed.setdefault(started.fingerprint, set()).update(wrong | {defect.tactic for defect in defects})
+            self.excused.setdefault(started.fingerprint, set()).update(defect.tactic for defect in about)
+        elif about or wrong:
+            self.failed.setdefault(started.fingerprint, set()).update(wrong | {defect.tactic for defect in about})
         elif drawn:
             self.clean.add(started.fingerprint)
         tokens = int(started.case["shape"]["num_tokens"])
         self.tokens.add(tokens)
-        self._strata(started.fingerprint, token_bucket(tokens), executed, defects)
+        self._strata(started.fingerprint, token_bucket(tokens), executed, about)
 
     def _found(self, finding: dict[str, Any]) -> Defect:
         from moeguard.core.finding import Finding
 
         value = Finding.model_validate(finding)
-        defect, shape = Defect(value.fingerprint, value.kind, value.tactic or DEFAULT_TACTIC, value.entry), value.case.shape
+        beside = BESIDE.get((value.check, value.kind))
+        defect = Defect(value.fingerprint, beside or value.kind, value.tactic or DEFAULT_TACTIC, value.entry, beside is not None)
+        shape = value.case.shape
         self.defects.add(defect)
         self.shapes.setdefault(defect, set()).add(
             Shape(shape.num_tokens, shape.hidden_size, shape.intermediate_size, shape.num_experts, shape.top_k))

@@ -15,7 +15,7 @@ import pytest
 from gate_runs import ENVIRONMENT, case, finding, scenario, scenarios, write
 
 from moeguard.core.cell import Cell
-from moeguard.core.events import Event, Executed, Noted, RunFinished, ScenarioStarted, Swept
+from moeguard.core.events import Event, Executed, Found, Noted, RunFinished, ScenarioStarted, Swept
 from moeguard.gate import tally as tallies
 from moeguard.gate.evidence import RunEvidence, read
 from moeguard.gate.pool import Pool
@@ -110,6 +110,25 @@ def test_known_failures_are_counted_apart(tmp_path: Path) -> None:
     assert (found.cases, found.failures, found.known_failures) == (2, 1, 1)
     assert [(one.kind, one.tactic) for one in found.open_findings] == [("bad_tactic", "b")]
     assert [(one.kind, one.tactic) for one in found.known_findings] == [("bad_tactic", "b")]
+
+
+@pytest.mark.parametrize(("check", "kind"), [("tuner", "stale_state"), ("layout", "layout_contract")])
+def test_what_is_found_beside_a_case_says_nothing_about_its_answer(check: str, kind: str, tmp_path: Path) -> None:
+    beside = finding(kind, tactic=None, entry="some-entry").model_copy(update={"check": check})
+    wrong = Executed(scenario=0, number=9, check=check, role="beside", tactic=None, outcome="finding", seconds=0.1)
+    events = scenario(0)
+    told = Found(scenario=0, finding=beside.to_data())
+    found = summary(write(tmp_path / "run", [*events[:-1], wrong, told, events[-1]]))
+    assert (found.cases, found.failures, found.known_failures) == (1, 0, 0)
+    (known,) = found.known_findings
+    assert known.kind == ("tuning_range" if check == "tuner" else kind)
+
+
+def test_a_burst_counts_each_of_its_executions(tmp_path: Path) -> None:
+    burst = Executed(scenario=0, number=70, check="tactics", role="graph replay", tactic="a", outcome="ok", seconds=0.1, count=64)
+    events = scenario(0)
+    found = summary(write(tmp_path / "run", [*events[:-1], burst, events[-1]]))
+    assert (found.executions, found.tactics["a"]) == (67, 65)
 
 
 def test_a_failed_execution_without_a_finding_is_a_failure(tmp_path: Path) -> None:
