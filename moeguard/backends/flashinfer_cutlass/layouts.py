@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from moeguard.backends.flashinfer_cutlass import interleaving
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
 from moeguard.quant.formats import FORMATS
@@ -16,8 +17,8 @@ from moeguard.tensors.operand import Operand, Weights
 
 #: What FlashInfer calls the packed 4-bit types, and the weight elements of one scale.
 _FOUR_BIT = {"mxfp4_bf16": ("fp4", 32), "int4_fp8": ("int4", 128)}
-#: Name of the layout that 4-bit weights had before they were interleaved (flashinfer#3084).
-EARLIER = "packed as for FlashInfer up to 0.6.9"
+#: Names of the layouts that 4-bit weights had before they were interleaved and have since (flashinfer#3084).
+EARLIER, LATER = "packed as for FlashInfer up to 0.6.9", "interleaved as for FlashInfer from 0.6.10 on"
 #: Fixed factor of the MXFP4 x FP8 epilogue, from FlashInfer's ``prepare_cutlass_humming_weights``.
 _HUMMING_FACTOR = 64.0
 
@@ -81,11 +82,13 @@ def prepare(weights: Weights, case: Case, library: Any, *, interleave: bool | No
 def foreign(weights: Weights, case: Case, library: Any) -> dict[str, Prepared]:
     """``weights {name}`` as other releases take them, by name: 4-bit weights, which are interleaved from 0.6.10 on alone.
 
-    Empty in other recipes, and before 0.6.10: what interleaves came with the layout (flashinfer#3084).
+    Empty in other recipes.
     """
-    if case.recipe not in _FOUR_BIT or not library.release.interleaved:
+    if case.recipe not in _FOUR_BIT:
         return {}
-    return {EARLIER: prepare(weights, case, library, interleave=False)}
+    if library.release.interleaved:
+        return {EARLIER: prepare(weights, case, library, interleave=False)}
+    return {LATER: prepare(weights, case, library, interleave=True)}
 
 
 def _rows(weights: Weights, part: str) -> Tensor:
@@ -114,11 +117,15 @@ def _four_bit(library: Any, fc1: Tensor, fc2: Tensor, weights: Weights, case: Ca
     name, group = _FOUR_BIT[case.recipe]
     fc1_scale, fc2_scale = _rows(weights, "scale"), weights.down.scale
     assert fc2_scale is not None
-    if interleave:
+    if interleave and library.release.interleaved:
         core = library.core
         fc1, fc2 = (core.interleave_moe_weights_for_sm90_mixed_gemm(value.contiguous(), name) for value in (fc1, fc2))
         fc1_scale, fc2_scale = (core.interleave_moe_scales_for_sm90_mixed_gemm(value.contiguous(), group)
                                 for value in (fc1_scale, fc2_scale))
+    elif interleave:
+        moved = {"fp4": interleaving.mxfp4_weights, "int4": interleaving.int4_weights}[name]
+        fc1, fc2 = (moved(value.contiguous()) for value in (fc1, fc2))
+        fc1_scale, fc2_scale = (interleaving.scales(value, group) for value in (fc1_scale, fc2_scale))
     if case.recipe == "mxfp4_bf16":
         return fc1, fc2, (fc1_scale.contiguous().view(torch.int32), fc2_scale.contiguous().view(torch.int32))
     return fc1, fc2, (fc1_scale.contiguous(), fc2_scale.contiguous(), *_int4_activation(weights, case))

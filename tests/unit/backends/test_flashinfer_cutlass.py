@@ -9,7 +9,7 @@ import torch
 
 from moeguard.backends.flashinfer_cutlass import backend, build, library, modules, witness
 from moeguard.backends.flashinfer_cutlass.backend import FlashInferCutlass, FlashInferCutlassUnfused
-from moeguard.backends.flashinfer_cutlass.layouts import EARLIER, foreign, prepare
+from moeguard.backends.flashinfer_cutlass.layouts import EARLIER, LATER, foreign, prepare
 from moeguard.backends.flashinfer_cutlass.tactics import Configuration, Counts, Tactic, configuration, expected, singles
 from moeguard.backends.flashinfer_cutlass.versions import RELEASES, release
 from moeguard.core.case import Case
@@ -147,7 +147,18 @@ class TestForeignLayouts:
             assert torch.equal(theirs, earlier) and (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
         assert not torch.equal(own.fc1, other.fc1) and not torch.equal(own.scales[0], other.scales[0])
 
-    @pytest.mark.parametrize(("recipe", "version"), [("bf16", "0.7.4"), ("mxfp4_fp8", "0.7.4"), ("mxfp4_bf16", "0.6.9")])
+    @pytest.mark.parametrize("recipe", ["mxfp4_bf16", "int4_fp8"])
+    def test_four_bit_weights_as_later_releases_take_them(self, recipe):
+        one = case(recipe, {"hidden_size": 256, "intermediate_size": 128})
+        weights = make_weights(one)
+        own = prepare(weights, one, self.of("0.6.9"))
+        (name, other), = foreign(weights, one, self.of("0.6.9")).items()
+        assert name == LATER == "interleaved as for FlashInfer from 0.6.10 on"
+        for mine, theirs in ((own.fc1, other.fc1), (own.fc2, other.fc2)):
+            assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype) and not torch.equal(mine, theirs)
+        assert own.scales[0].numel() == other.scales[0].numel() and own.scales[0].dtype == other.scales[0].dtype
+
+    @pytest.mark.parametrize(("recipe", "version"), [("bf16", "0.7.4"), ("mxfp4_fp8", "0.7.4"), ("bf16", "0.6.9")])
     def test_there_is_none_elsewhere(self, recipe, version):
         one = case(recipe)
         assert foreign(make_weights(one), one, self.of(version)) == {}
