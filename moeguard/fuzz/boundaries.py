@@ -35,8 +35,9 @@ TP_SIZES = (2, 4, 8)
 DP_SIZES = (2, 8)
 #: Base-2 exponents of scales: every one from the smallest float32 subnormal to the largest binade.
 EXPONENTS = (-149, 127)
-#: Magnitudes at whose binary exponent a value leaves what float32 can take: 2**-119 is the smallest amax whose quotient 448 / amax
-#: is finite, 2**-126 the smallest normal number. By how often a factor counts in the value: once, or in a product of two.
+#: Magnitudes at whose binary exponent a value leaves what float32 can take: 2**-119 is the smallest amax whose quotient
+#: 448 / amax is finite, 2**-126 the smallest normal number. By how often a factor counts in the value: once, or in a product
+#: of two.
 _EDGES = {1: (119, 126), 2: (59, 63)}
 _STEPS = tuple(step for step in range(-6, 7) for _ in range(7 - abs(step)))
 #: Exponents about these, both signs, the nearer the more often.

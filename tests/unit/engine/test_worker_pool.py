@@ -145,7 +145,7 @@ def test_two_workers_finish_all_jobs_and_a_hang_holds_up_one_of_them(settings: S
     jobs = [Job(number, backend, CASE, ONLY) for number, backend in enumerate(backends)]
     with Pool(settings, 2, timeout=1.0) as pool:
         status = {job.scenario: event.status for job, event in pool.run(jobs) if isinstance(event, ScenarioFinished)}
-        processes = [worker.process for worker in pool._workers]
+        processes = [worker.process for worker in (seat.worker for seat in pool._seats)]
     assert [status[number] for number in range(len(jobs))] == ["clean", "hang", "clean", "clean", "crash", "clean", "refused"]
     deadline = time.monotonic() + 10
     while any(process.is_alive() for process in processes) and time.monotonic() < deadline:
@@ -178,7 +178,7 @@ def test_a_lost_device_is_blamed_once_and_on_nobody_else(settings: Settings) -> 
 def test_a_worker_that_dies_between_two_jobs_is_replaced(settings: Settings) -> None:
     with Pool(settings) as pool:
         assert isinstance(pool.run_one(Job(0, "healthy", CASE, ONLY))[-1], ScenarioFinished)
-        process = pool._workers[0].process
+        process = pool._seats[0].worker.process
         process.kill()
         process.join()
         last = pool.run_one(Job(1, "healthy", CASE, ONLY))[-1]
