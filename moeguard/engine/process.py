@@ -14,6 +14,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from moeguard.checks.lost_device import DEVICE_LOST
 from moeguard.checks.session import Calling
@@ -43,7 +44,7 @@ class WorkerProcess:
 
     def __init__(self, settings: Settings, place: int = 0) -> None:
         self._settings = replace(settings, visible=visible_device(place, settings.gpus))
-        self._context = multiprocessing.get_context(START_METHOD)
+        self._context: Any = multiprocessing.get_context(START_METHOD)
         self._killed = 0
         self.process: BaseProcess | None = None
         self.launched: deque[Job] = deque(maxlen=REMEMBERED)
