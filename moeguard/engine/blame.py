@@ -17,7 +17,7 @@ from moeguard.engine.pool import Workers
 from moeguard.engine.worker import Job
 
 #: Fresh processes that cutting down a list may cost, and seconds after which the shortest list so far is taken.
-PROCESSES, SECONDS = 12, 60.0
+PROCESSES, SECONDS = 16, 60.0
 ENDS = ("crash", "hang")
 
 Lookup = Callable[[int], Case | None]
@@ -82,20 +82,16 @@ def _named(finding: Finding, needed: Sequence[Job]) -> list[Finding]:
 
 
 def _fewest(jobs: Sequence[Job], fails: Callable[[Sequence[Job]], bool]) -> list[Job]:
-    """A short part of ``jobs``, in order, for which ``fails`` holds: parts are left out, halves first, then ever smaller ones."""
-    kept, size = list(jobs), (len(jobs) + 1) // 2
-    while len(kept) > 1:
-        for start in range(0, len(kept), size):
-            fewer = kept[:start] + kept[start + size:]
-            if fewer and fails(fewer):
-                kept = fewer
-                break
-        else:
-            if size == 1:
-                return kept
-            size = (size + 1) // 2
-            continue
-        size = min(size, (len(kept) + 1) // 2)
+    """A short part of ``jobs``, which fail together, that fails: the latest job that it takes is bisected, then the next."""
+    kept: list[Job] = []
+    rest = list(jobs)
+    while rest and not (kept and fails(kept)):
+        low, high = 0, len(rest) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fails([*kept, *rest[middle:]]) else (low, middle - 1)
+        kept.append(rest[low])
+        rest = rest[low + 1:]
     return kept
 
 
