@@ -94,8 +94,6 @@ from moeguard.backends.torch_reference import TorchReference
 class Victim(TorchReference):
     name = "victim"
     broken = False
-    def tactics(self, prepared, batch):
-        return ()
     def prepare(self, weights, case):
         if self.broken and case.shape.hidden_size != 24:
             os.abort()
