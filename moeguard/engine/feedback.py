@@ -43,7 +43,7 @@ class Feedback:
         """Whether ``scenario`` comes before the suspension of ``backend``, as far as the ``finished`` ones of the round show."""
         if backend in self.suspended:
             return scenario <= self.suspended[backend]
-        lost = sum(self._backend(number) == backend and number < scenario and event.status in LOST
+        lost = sum(event.status in LOST and number < scenario and self._backend(number) == backend
                    for number, event in finished.items())
         return self._options.sweep or self._lost[backend] + lost < SUSPEND_AFTER
 
