@@ -66,6 +66,8 @@ class Campaign:
                 with workers_of(self._directory) as workers:
                     if self._announce(workers):
                         workers.wait_ready()
+                        if workers.left_out:
+                            self._note_once("", "host", "; ".join(sorted(workers.left_out)))
                         self._rounds(workers)
             except KeyboardInterrupt:
                 interrupted = True

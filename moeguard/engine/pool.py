@@ -29,7 +29,12 @@ Remaining = Callable[[], float | None]
 
 
 class Workers(Protocol):
-    """What a campaign runs its jobs on: processes of this host, or of the hosts of a cluster."""
+    """What a campaign runs its jobs on: processes of this host, or of the hosts of a cluster.
+
+    left_out: hosts that are not used, one sentence each.
+    """
+
+    left_out: list[str]
 
     def wait_ready(self) -> None:
         """Block until jobs can be launched. Raises HarnessError when no worker starts."""
@@ -89,6 +94,7 @@ class Pool:
     def __init__(self, settings: Settings, count: int = 1, timeout: float = 10.0) -> None:
         self._settings, self._timeout = settings, timeout
         self._seats = [_Seat(settings, place) for place in range(count)]
+        self.left_out: list[str] = []
 
     def __enter__(self) -> Pool:
         return self

@@ -31,10 +31,12 @@ class RunDirectory:
         self.path, self.manifest = path, manifest
 
     @classmethod
-    def create(cls, path: Path | None, command: str, options: Options) -> RunDirectory:
+    def create(cls, path: Path | None, command: str, options: Options,
+               environment: dict[str, Any] | None = None) -> RunDirectory:
         """Make a new one at ``path``, or at ``reports/<run-id>``. Raises RunDirectoryError when that is impossible.
 
-        The manifest takes over what the ledger says today. Raises LedgerError when the ledger cannot be read.
+        environment: fingerprint of where the scenarios run, None for this machine. The manifest takes over
+        what the ledger says today. Raises LedgerError when the ledger cannot be read.
         """
         started = datetime.now(timezone.utc)
         standing = Standing.of(Ledger.load(options.ledger), options.backends, started.date())
@@ -47,7 +49,7 @@ class RunDirectory:
             fresh = not target.exists()
             target.mkdir(parents=True, exist_ok=True)
             manifest = {"schema": SCHEMA, "run_id": run_id, "moeguard": __version__, "command": command,
-                        "options": options.to_data(), "environment": fingerprint(options.device),
+                        "options": options.to_data(), "environment": environment or fingerprint(options.device),
                         "started": started.isoformat(timespec="seconds"), "ledger": standing.to_data()}
             _write_manifest(target, manifest, fresh=fresh)
         except OSError as error:

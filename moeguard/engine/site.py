@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from moeguard.engine.pool import Pool, Workers
 from moeguard.engine.process import visible_gpus
@@ -11,11 +10,14 @@ from moeguard.engine.rundir import RunDirectory
 from moeguard.engine.worker import Settings
 
 
-@contextmanager
-def workers_of(directory: RunDirectory) -> Iterator[Workers]:
-    """The workers that a run asks for. They start when they are first waited for, and end with the block."""
+def workers_of(directory: RunDirectory) -> AbstractContextManager[Workers]:
+    """The workers that a run asks for. They end with the block. Raises MoeguardError when its cluster cannot be reached."""
     options = directory.options
-    settings = Settings(options.device, options.plugins, log=str(directory.path / "workers.log"),
-                        gpus=visible_gpus(options.device))
-    with Pool(settings, options.workers, options.timeout) as pool:
-        yield pool
+    log = str(directory.path / "workers.log")
+    if options.ray is None:
+        settings = Settings(options.device, options.plugins, log=log, gpus=visible_gpus(options.device))
+        return Pool(settings, options.workers, options.timeout)
+    from moeguard.engine.ray_pool import RayPool
+
+    return RayPool(options.ray, Settings(options.device, options.plugins, log=log), options.workers, options.timeout,
+                   directory.manifest["environment"])

@@ -30,6 +30,7 @@ class Simulated:
     def __init__(self, width: int = 1, seed: int = 0, interrupt: int | None = None) -> None:
         self.width, self.source, self.left = width, random.Random(seed), interrupt
         self.launched: Counter[int] = Counter()
+        self.left_out: list[str] = []
 
     def wait_ready(self) -> None:
         pass
