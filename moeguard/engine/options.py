@@ -115,7 +115,12 @@ def check_device(device: str) -> None:
 
 def usual_workers(device: str) -> int:
     """Worker processes of a campaign that names none: on a GPU several, because it is the host that takes the time."""
-    return 1 if device == "cpu" else max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // 2))
+    if device == "cpu":
+        return 1
+    import torch
+
+    gpus = max(1, torch.cuda.device_count())
+    return max(gpus, min(MOST_WORKERS * gpus, (os.cpu_count() or 1) // 2))
 
 
 def chosen_device(device: str | None) -> str:

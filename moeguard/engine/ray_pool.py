@@ -250,7 +250,8 @@ class RayPool:
                 yield job, value
 
     def _welcome(self, seat: _Seat, name: str, environment: dict[str, Any]) -> None:
-        mine, its = (Cell.of("", "", one).to_data() for one in (self._environment, environment))
+        mine, its = (Cell.of("", "", one).to_data() | {"moeguard": one.get("packages", {}).get("moeguard")}
+                     for one in (self._environment, environment))
         differing = [f"{field} {its[field]}" for field in mine if mine[field] != its[field]]
         if not differing:
             seat.ready = True
