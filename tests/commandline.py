@@ -58,3 +58,11 @@ def call(*arguments: object) -> Called:
     code = ended.value.code
     assert isinstance(code, int)
     return Called(code, out.getvalue(), err.getvalue())
+
+
+def without_times(data: dict[str, Any]) -> dict[str, Any]:
+    """What ``--json`` printed, but for times and the place of the run."""
+    timeless: dict[str, Any] = json.loads(
+        json.dumps(data | {"run_dir": "", "seconds": 0}),
+        object_hook=lambda value: {name: item for name, item in value.items() if "seconds" not in name})
+    return timeless

@@ -12,8 +12,9 @@ from typing import Any
 
 from moeguard.backends.protocol import Backend
 from moeguard.checks.contract import fault_of
+from moeguard.checks.exhausted import exhausted
 from moeguard.checks.sentence import describe
-from moeguard.checks.session import OUT_OF_MEMORY, Session
+from moeguard.checks.session import Session
 from moeguard.checks.subject import Subject
 
 
@@ -40,7 +41,7 @@ def layout(session: Session) -> None:
 def _probe(session: Session, name: str, subject: Subject) -> None:
     """One execution with a workspace as for the case's own weights."""
     run = session.execute("layout", f"weights {name}", subject=subject, refusals=(Exception,), quiet=True)
-    if isinstance(run.refused, OUT_OF_MEMORY):
+    if run.refused is not None and exhausted(run.refused) == "memory":
         session.crash("run", run.refused, None, "layout")
     if run.refused is not None:
         fault = fault_of(run.refused, wrote=run.wrote)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from moeguard.backends.protocol import Backend, Support, Traits
 from moeguard.checks.declared import trait_of
+from moeguard.checks.exhausted import asked_for, exhausted
 from moeguard.checks.place import place_map
 from moeguard.checks.sentence import describe, plain
 from moeguard.checks.subject import Resources, Subject, base_subject
@@ -24,8 +25,6 @@ from moeguard.memory.buffers import OutputBuffer, Workspace
 from moeguard.memory.digest import Snapshot
 from moeguard.oracle.judge import Judgement
 
-#: What says that memory ran out, on the CPU or on a GPU.
-OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 #: What a method of a plug-in must return, as its author writes it.
 DUE: dict[type, str] = {Support: 'mg.Support.yes() or mg.Support.no("reason")', Traits: "mg.Traits(...)",
                         Numerics: "mg.Numerics(...)", int: "an int"}
@@ -129,11 +128,14 @@ class Session:
             self.breach = self._topic = None
 
     def crash(self, what: str, error: BaseException, tactic: Hashable | None, check: str) -> NoReturn:
-        """Report a crash and abort. Memory that ran out is no defect of a kernel: it is noted."""
-        if isinstance(error, OUT_OF_MEMORY):
-            self.note("memory", f"{what} ran out of memory")
+        """Report a crash and abort. Memory or disk space that ran out is noted, unless it exceeds the declared workspace."""
+        lacking, asked = exhausted(error), asked_for(error)
+        declared = (self._base.workspace_bytes or 0) if self._base is not None else 0
+        if lacking is not None and not (lacking == "memory" and 0 < declared < asked):
+            self.note(lacking, f"{what} ran out of {lacking}")
             raise ScenarioAborted(what) from error
-        self.report("crash", check, tactic, f"{what} raised {type(error).__name__}: {plain(error)}",
+        beyond = f" (it asked for {asked} bytes, and declares a workspace of {declared})" if lacking is not None else ""
+        self.report("crash", check, tactic, f"{what} raised {type(error).__name__}: {plain(error)}{beyond}",
                     {"call": what, "exception": type(error).__name__})
         raise ScenarioAborted(what) from error
 

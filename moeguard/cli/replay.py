@@ -21,6 +21,8 @@ from moeguard.cli.run import (
 def replay(
     case: Annotated[Path | None, typer.Argument(help="Case file, for example from <run>/cases/.")] = None,
     backend: Annotated[str | None, typer.Option("--backend", help="Backend to run.")] = None,
+    after: Annotated[list[Path] | None, typer.Option(
+        "--after", help="Case file to run first, in the same process; repeatable, in order.")] = None,
     tactic: Annotated[str | None, typer.Option("--tactic", help="Force this tactic only.")] = None,
     repeat: Annotated[int, typer.Option("--repeat", help="Run the case this many times.")] = 1,
     device: DeviceOption = None,
@@ -48,7 +50,8 @@ def replay(
     if case is None and ledger is not None:
         from moeguard.cli import recheck
 
-        for option, given in (("--tactic", tactic is not None), ("--out", out is not None), ("--strict", strict)):
+        for option, given in (("--after", bool(after)), ("--tactic", tactic is not None), ("--out", out is not None),
+                              ("--strict", strict)):
             if given:
                 raise MoeguardError(f"{option}: needs a case file; allowed beside --ledger alone: --backend, --repeat, "
                                     "--device, --timeout, --plugin")
@@ -59,14 +62,15 @@ def replay(
     if case is None:
         raise MoeguardError("CASE: missing; allowed: a case file, or --ledger for every case of the ledger")
     value = Case.load(case)
+    cases = [*map(Case.load, after or ()), value]
     if backend is None:
         raise MoeguardError("--backend: missing; allowed: the name of a backend")
     load_plugins(plugin)
     device = chosen_device(device)
     options = Options(
-        backends=(backend,), recipes=(value.recipe,), profile="soak", device=device,
+        backends=(backend,), recipes=tuple(dict.fromkeys(one.recipe for one in cases)), profile="soak", device=device,
         timeout=duration(timeout, "--timeout"), plugins=tuple(str(file.resolve()) for file in plugin or ()),
-        cases=(value.model_dump(mode="json", by_alias=True),), tactic=tactic, repeat=repeat,
+        cases=tuple(one.model_dump(mode="json", by_alias=True) for one in cases), tactic=tactic, repeat=repeat,
         ledger=ledger_file(ledger), strict=strict)
     options.check()
     return conduct(RunDirectory.create(out, "replay", options), as_json=as_json)

@@ -39,6 +39,8 @@ def run(
     plugin: PluginOption = None,
     ledger: LedgerOption = None,
     strict: StrictOption = False,
+    ray: Annotated[str | None, typer.Option(
+        "--ray", help="Run on the hosts of this Ray cluster (HOST:PORT, or auto): one actor a GPU or CPU slot.")] = None,
     out: OutOption = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with an interrupted run; takes its options.")] = None,
     as_json: JsonOption = False,
@@ -49,7 +51,7 @@ def run(
     from moeguard.core.duration import duration
     from moeguard.core.errors import MoeguardError
     from moeguard.core.recipe import RECIPES
-    from moeguard.engine.options import Options, check_device, chosen_device, usual_workers
+    from moeguard.engine.options import Options, check_device, chosen_device, known_device, usual_workers
     from moeguard.engine.plugins import load_plugins
     from moeguard.engine.rundir import RunDirectory
 
@@ -60,20 +62,27 @@ def run(
         directory = RunDirectory.open(resume)
         load_plugins(directory.options.plugins)
         directory.options.check()
-        check_device(directory.options.device)
+        if directory.options.ray is None:
+            check_device(directory.options.device)
         return conduct(directory, as_json=as_json)
     plugins = tuple(str(file.resolve()) for file in plugin or ())
     from_plugins = load_plugins(plugin)
-    device = chosen_device(device)
+    site = None
+    if ray is not None:
+        from moeguard.engine.ray_pool import survey
+
+        site = survey(ray, known_device(device))
+    device = site.device if site else chosen_device(device)
+    usual = site.slots if site else usual_workers(device)
     options = Options(
         backends=tuple(dict.fromkeys(backend or from_plugins or list(registry.BUILTINS))),
         recipes=tuple(dict.fromkeys(recipe or list(RECIPES))), profile=profile,
         budget=duration(budget) if budget is not None else None if max_cases is not None else DEFAULT_BUDGET,
-        max_cases=max_cases, seed=seed, device=device, workers=usual_workers(device) if workers is None else workers,
+        max_cases=max_cases, seed=seed, device=device, workers=usual if workers is None else workers,
         timeout=duration(timeout, "--timeout"), plugins=plugins,
-        ledger=ledger_file(ledger), strict=strict)
+        ledger=ledger_file(ledger), strict=strict, ray=ray)
     options.check()
-    return conduct(RunDirectory.create(out, "run", options), as_json=as_json)
+    return conduct(RunDirectory.create(out, "run", options, site.environment if site else None), as_json=as_json)
 
 
 def _beside(context: typer.Context, *allowed: str) -> list[str]:

@@ -6,8 +6,9 @@ Each event is one line of ``journal.jsonl``: ``{"event": <name>, ...fields}``.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,8 @@ class Event:
 
     def to_json(self) -> str:
         """One line of JSON, without the newline."""
-        return json.dumps({"event": self.name, **asdict(self)}, separators=(",", ":"))
+        data = {name: getattr(self, name) for name in _types(self.name)}
+        return json.dumps({"event": self.name, **data}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +103,18 @@ class Swept(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioFinished(Event):
-    """status: ``clean``, ``findings``, ``refused`` (not supported, never launched), ``crash`` or ``hang``."""
+    """status: ``clean``, ``findings``, ``refused`` (not supported, never launched), ``crash``, ``hang``, or ``stopped`` when the
+    budget ended during the scenario.
+
+    elapsed: seconds since the first launch of the run, as ``RunFinished`` counts them; None where no campaign ran it.
+    """
 
     name: ClassVar[str] = "scenario_finished"
     scenario: int
     status: str
     executions: int
     seconds: float
+    elapsed: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +124,17 @@ class RunFinished(Event):
     name: ClassVar[str] = "run_finished"
     seconds: float
     interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaunched(Event):
+    """The process or node that ran the scenario was taken away from outside: it begins again, what it sent so far is void.
+
+    Never in a journal: the campaign writes ``ScenarioStarted`` again instead.
+    """
+
+    name: ClassVar[str] = "relaunched"
+    scenario: int
 
 
 EVENTS: dict[str, type[Event]] = {
@@ -130,10 +148,27 @@ def parse(line: str) -> Event:
     if not isinstance(data, dict) or data.get("event") not in EVENTS:
         raise ValueError("not an event")
     kind = EVENTS[data.pop("event")]
-    known = {f.name for f in fields(kind)}
-    if set(data) - known:
-        raise ValueError(f"unknown fields {sorted(set(data) - known)}")
+    types = _types(kind.name)
+    if not data.keys() <= types.keys():
+        raise ValueError(f"unknown fields {sorted(data.keys() - types.keys())}")
+    for name, value in data.items():
+        if not isinstance(value, types[name]) or (isinstance(value, bool) and bool not in types[name]):
+            raise ValueError(f"{name} is a {type(value).__name__}")
     try:
         return kind(**data)
     except TypeError as error:
         raise ValueError(str(error)) from None
+
+
+@cache
+def _types(name: str) -> dict[str, tuple[type, ...]]:
+    """Fields of an event and what JSON may hold there."""
+    kind = EVENTS[name]
+    hints = get_type_hints(kind)
+    return {one.name: _plain(hints[one.name]) for one in fields(kind)}
+
+
+def _plain(hint: Any) -> tuple[type, ...]:
+    union = get_args(hint) if get_origin(hint) not in (dict, list) else ()
+    kinds = tuple(get_origin(part) or part for part in union or (hint,))
+    return (*kinds, int) if float in kinds else kinds

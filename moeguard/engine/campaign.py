@@ -1,29 +1,31 @@
-"""A campaign: rounds of scenarios over a pool of workers, journaled before launch, shrunk between rounds."""
+"""A campaign: rounds of scenarios over workers, journaled before launch, with feedback and shrinking between rounds."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from moeguard.backends import registry
 from moeguard.core.case import Case
-from moeguard.core.events import Event, Found, Noted, RunFinished, ScenarioFinished, ScenarioStarted
+from moeguard.core.events import Event, Found, Noted, Relaunched, RunFinished, ScenarioFinished, ScenarioStarted
 from moeguard.core.finding import Finding
+from moeguard.engine.feedback import SUSPEND_AFTER, Feedback
 from moeguard.engine.journal import Journal
 from moeguard.engine.options import Options
-from moeguard.engine.pool import Pool
+from moeguard.engine.pool import Workers
 from moeguard.engine.rundir import RunDirectory
-from moeguard.engine.shrink import shrink_finding
-from moeguard.engine.worker import Job, Settings
+from moeguard.engine.shrink import settle
+from moeguard.engine.site import workers_of
+from moeguard.engine.worker import Job
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
+from moeguard.fuzz.steering import steer
 
-#: Scenarios that a backend may lose to crashes and hangs before it is suspended (decided between rounds).
-SUSPEND_AFTER = 5
-#: Findings that are shrunk in one round.
-SHRINKS_PER_ROUND = 4
+#: Share of a budget that scenarios under way at its end may still take; then they are stopped.
+GRACE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,13 @@ class Campaign:
         self._directory, self._listener = directory, listener
         self._options: Options = directory.options
         self._standing = directory.standing
+        self._feedback = Feedback(self._options)
         self._earlier = 0.0
         self._launched: float | None = None
         self._last = 0.0
-        self._lost: dict[str, int] = {}
-        self._fresh: dict[str, tuple[int, Finding]] = {}
-        self._handled: set[str] = set()
+        self._begun: set[int] = set()
+        self._scenarios: defaultdict[int, list[Event]] = defaultdict(list)
+        self._settled: set[str] = set()
         self._ahead = ThreadPoolExecutor(1)
 
     def run(self) -> list[Event]:
@@ -53,67 +56,74 @@ class Campaign:
         past = self._directory.events()
         if any(isinstance(event, RunFinished) and not event.interrupted for event in past):
             return past
-        options = self._options
-        settings = Settings(options.device, options.plugins, log=str(self._directory.path / "workers.log"))
+        del past  # what counts of it is taken over while nobody else can write
         with Journal(self._directory.journal) as journal:
             self._journal = journal
-            past = self._directory.events()
-            done = self._replay(past)
+            self._directory.tidy()
+            self._replay(self._directory.events())
             interrupted = False
             try:
-                if self._announce(past):
-                    with Pool(settings, options.workers, options.timeout) as pool:
-                        pool.wait_ready()
-                        self._rounds(pool, done)
+                with workers_of(self._directory) as workers:
+                    if self._announce(workers):
+                        workers.wait_ready()
+                        if workers.left_out:
+                            self._note_once("", "host", "; ".join(sorted(workers.left_out)))
+                        self._rounds(workers)
             except KeyboardInterrupt:
                 interrupted = True
             self._emit(RunFinished(seconds=self._seconds, interrupted=interrupted))
         return self._directory.events()
 
-    def _replay(self, past: list[Event]) -> set[int]:
-        """Take finished scenarios of an earlier attempt as they are; their numbers."""
+    def _replay(self, past: list[Event]) -> None:
+        """Take over what an earlier attempt left: finished scenarios as they are, and those that were begun."""
         done = {event.scenario for event in past if isinstance(event, ScenarioFinished)}
+        self._begun = {event.scenario for event in past if isinstance(event, ScenarioStarted)}
+        self._noted = {(event.what, event.backend) for event in past if isinstance(event, Noted) and event.scenario == -1}
+        spent = [0.0]
         for event in past:
             if isinstance(event, Found) and event.shrunk:
-                self._handled.add(Finding.model_validate(event.finding).fingerprint)
-            elif getattr(event, "scenario", None) in done:
-                self._absorb(event)
-        self._earlier = max([event.seconds for event in past if isinstance(event, RunFinished)] + [
-            sum(event.seconds for event in past if isinstance(event, ScenarioFinished)) / self._options.workers])
-        return done
+                self._settled.add(Finding.model_validate(event.finding).fingerprint)
+            elif isinstance(event, RunFinished):
+                spent.append(event.seconds)
+            elif getattr(event, "scenario", -1) in done:
+                self._scenarios[event.scenario].append(event)  # type: ignore[attr-defined]
+                if isinstance(event, ScenarioFinished):
+                    spent.append(event.elapsed or 0.0)
+        self._earlier = max(spent)
 
-    def _announce(self, past: list[Event]) -> list[str]:
-        """Names of backends that can run here; a note for each that cannot, and for each that is not the built-in one."""
-        able = []
-        noted = {(event.what, event.backend) for event in past if isinstance(event, Noted) and event.scenario == -1}
+    def _announce(self, workers: Workers) -> list[str]:
+        """Names of backends that can run there; a note for each that cannot, and for each that is not the built-in one."""
+        self._able = []
         for name, file in registry.replaced(self._options.backends).items():
-            if ("built-in", name) not in noted:
-                self._emit(Noted(scenario=-1, backend=name, recipe="", what="built-in", reason=(
-                    f"{file.name} replaces the built-in backend {name!r}: nothing here is evidence about the built-in one")))
+            self._note_once(name, "built-in", f"{file.name} replaces the built-in backend {name!r}: nothing here is evidence "
+                                              "about the built-in one")
         for name in self._options.backends:
-            reason = registry.unavailable(name)
+            reason = workers.unavailable(name)
             if reason is None:
-                able.append(name)
-            elif ("backend", name) not in noted:
-                self._emit(Noted(scenario=-1, backend=name, recipe="", what="backend", reason=reason))
-        self._able = able
-        return able
+                self._able.append(name)
+            else:
+                self._note_once(name, "backend", reason)
+        return self._able
 
-    def _rounds(self, pool: Pool, done: set[int]) -> None:
-        number, drawn = 0, 0
-        while not self._spent():
+    def _rounds(self, workers: Workers) -> None:
+        number, drawn, able = 0, 0, list(self._able)
+        while able:
             cases = self._cases(number)
-            if self._options.max_cases is not None and not self._options.cases:
-                cases = cases[: self._options.max_cases - drawn]
-            if not cases:
+            if not self._options.cases:
+                cases = steer(cases, self._feedback.focus(), profile(self._options.profile, self._options.device),
+                              self._options.seed, number)
+                if self._options.max_cases is not None:
+                    cases = cases[: self._options.max_cases - drawn]
+            planned = list(self._plan(cases, able, number, drawn))
+            if not cases or (self._spent() and not any(entry.job.scenario in self._begun for entry in planned)):
                 return
-            planned = list(self._plan(cases, number, drawn))
             ahead = self._ahead.submit(self._cases, number + 1)  # drawn while the workers are busy
-            self._run_round(pool, [entry for entry in planned if entry.job.scenario not in done])
-            self._shrink(pool)
+            self._run_round(workers, planned)
+            self._close_round(workers, planned)
             ahead.result()
             drawn += len(cases)
             number += 1
+            able = [name for name in able if name not in self._feedback.suspended]
 
     @property
     def _seconds(self) -> float:
@@ -132,76 +142,108 @@ class Campaign:
             return given if number < options.repeat else ()
         return draw_round(profile(options.profile, options.device), options.recipes, options.seed, number)
 
-    def _plan(self, cases: tuple[Case, ...], number: int, drawn: int) -> Iterator[_Planned]:
+    def _plan(self, cases: tuple[Case, ...], able: list[str], number: int, drawn: int) -> Iterator[_Planned]:
         backends = self._options.backends
         for offset, case in enumerate(cases):
             for place, backend in enumerate(backends):
-                if backend not in self._able or self._lost.get(backend, 0) >= SUSPEND_AFTER:
-                    continue
-                scenario = (drawn + offset) * len(backends) + place
-                yield _Planned(drawn + offset, number, Job(scenario, backend, case, tactic=self._options.tactic,
-                                                                    swept=frozenset() if self._options.sweep else None))
+                if backend in able:
+                    scenario = (drawn + offset) * len(backends) + place
+                    yield _Planned(drawn + offset, number, Job(scenario, backend, case, tactic=self._options.tactic,
+                                                               swept=frozenset() if self._options.sweep else None))
 
-    def _run_round(self, pool: Pool, planned: list[_Planned]) -> None:
+    def _run_round(self, workers: Workers, planned: list[_Planned]) -> None:
+        entries = {entry.job.scenario: entry for entry in planned}
+        self._finished = {number: event for number in entries for event in self._scenarios.get(number, ())
+                          if isinstance(event, ScenarioFinished)}
+
         def launch() -> Iterator[Job]:
-            for entry in planned:
-                if self._spent():
-                    return
-                self._emit(_started(entry))
+            for number, entry in entries.items():
+                if number in self._finished or (self._spent() and number not in self._begun):
+                    continue
+                self._start(entry)
                 if self._launched is None:
                     self._launched = self._last = time.monotonic()
-                if self._barred(entry.job):
-                    continue
-                yield entry.job
+                if self._spent():
+                    self._refuse(entry, "budget", "the budget ended during the scenario", status="stopped")
+                elif not self._feedback.may_launch(entry.job.backend, number, self._finished):
+                    self._refuse(entry)
+                elif not self._barred(entry):
+                    yield entry.job
 
-        for _, event in pool.run(launch()):
+        for job, event in workers.run(launch(), self._remaining):
             self._last = time.monotonic()
-            if isinstance(event, Found):
-                event = replace(event, finding=self._standing.mark(Finding.model_validate(event.finding)).to_data())
+            match event:
+                case Relaunched():
+                    self._start(entries[job.scenario])
+                    continue
+                case Found():
+                    event = replace(event, finding=self._standing.mark(Finding.model_validate(event.finding)).to_data())
+                case ScenarioFinished():
+                    event = replace(event, elapsed=round(self._seconds, 6))
+                    self._finished[job.scenario] = event
             self._emit(event)
-            self._absorb(event)
+            self._scenarios[job.scenario].append(event)
 
-    def _barred(self, job: Job) -> bool:
-        """Whether the case is known to kill or hang the process: noted, and launched only when asked for."""
-        options = self._options
-        entry = self._standing.deadly(job.backend, job.case)
-        if entry is None or options.strict or (options.cases and not options.sweep):
-            return False
-        self._emit(Noted(scenario=job.scenario, backend=job.backend, recipe=job.case.recipe, what="known crash",
-                         reason=f"not launched: {entry.id} ({entry.reference}): {entry.reason}"))
-        self._emit(ScenarioFinished(scenario=job.scenario, status="refused", executions=0, seconds=0.0))
-        return True
-
-    def _absorb(self, event: Event) -> None:
-        """Remember what later rounds depend on: new findings to shrink, scenarios lost to a crash or a hang."""
-        if isinstance(event, Found) and not event.shrunk:
-            finding = Finding.model_validate(event.finding)
-            known = self._fresh.get(finding.fingerprint)
-            if known is None or event.scenario < known[0]:
-                self._fresh[finding.fingerprint] = (event.scenario, finding)
-        elif isinstance(event, ScenarioFinished) and event.status in ("crash", "hang") and not self._options.sweep:
-            name = self._options.backends[event.scenario % len(self._options.backends)]
-            self._lost[name] = self._lost.get(name, 0) + 1
-            if self._lost[name] == SUSPEND_AFTER:
-                self._emit(Noted(scenario=event.scenario, backend=name, recipe="", what="suspended",
-                                 reason=f"{SUSPEND_AFTER} scenarios ended in a crash or a hang of the worker"))
-
-    def _shrink(self, pool: Pool) -> None:
-        """Reproduce and shrink the round's new findings that fail the run; their time is not part of its seconds.
-
-        A known finding that does not fail the run stays on its first case: its entry holds a small one.
-        """
+    def _close_round(self, workers: Workers, planned: list[_Planned]) -> None:
+        """Suspend backends, fold the round into the feedback, and settle its findings; their time is not that of the run."""
         start = time.monotonic()
-        waiting = sorted((scenario, key) for key, (scenario, finding) in self._fresh.items()
-                         if key not in self._handled and (self._options.strict or not finding.known))
-        for scenario, key in waiting[:SHRINKS_PER_ROUND]:
-            self._handled.add(key)
-            minimal = shrink_finding(pool, self._fresh[key][1], self._options, self._standing)
-            self._emit(Found(scenario=scenario, finding=minimal.to_data(), shrunk=True))
+        for name in self._feedback.suspend(self._finished):
+            self._note_once(name, "suspended", f"{SUSPEND_AFTER} scenarios ended in a crash or a hang of the worker; "
+                                               "later ones were not launched")
+        for entry in planned:
+            number, cut = entry.job.scenario, self._feedback.suspended.get(entry.job.backend)
+            if cut is not None and number > cut and len(self._scenarios.get(number, ())) > 2:
+                self._start(entry)  # launched before the one that decided: void, so that workers do not matter
+                self._refuse(entry)
+        self._feedback.close({entry.job.scenario: self._scenarios.pop(entry.job.scenario, []) for entry in planned})
+        self._journal.sync()
+        for scenario, finding in self._feedback.to_shrink():
+            if finding.fingerprint not in self._settled:
+                found = settle(workers, finding, self._options, self._standing, self._directory.case_finder())
+                for settled in reversed(found):  # its own comes last: it says that nothing is missing
+                    self._emit(Found(scenario=scenario, finding=settled.to_data(), shrunk=True))
         if self._launched is not None:
             pause = time.monotonic() - start
             self._launched += pause
             self._last += pause
+
+    def _remaining(self) -> float | None:
+        """Seconds until scenarios under way are stopped."""
+        budget = self._options.budget
+        if budget is None or self._launched is None:
+            return None
+        return budget * (1 + GRACE) - self._earlier - (time.monotonic() - self._launched)
+
+    def _start(self, entry: _Planned) -> None:
+        """Journal that a scenario begins; what an earlier launch of it left is void."""
+        event = _started(entry)
+        self._emit(event)
+        self._scenarios[entry.job.scenario] = [event]
+
+    def _refuse(self, entry: _Planned, what: str = "", reason: str = "", status: str = "refused") -> None:
+        """End a scenario that was begun without launching it."""
+        job = entry.job
+        events: list[Event] = [Noted(scenario=job.scenario, backend=job.backend, recipe=job.case.recipe, what=what, reason=reason)
+                               ] if what else []
+        end = ScenarioFinished(scenario=job.scenario, status=status, executions=0, seconds=0.0, elapsed=round(self._seconds, 6))
+        for event in (*events, end):
+            self._emit(event)
+            self._scenarios[job.scenario].append(event)
+        self._finished[job.scenario] = end
+
+    def _barred(self, entry: _Planned) -> bool:
+        """Whether the case is known to kill or hang the process: noted, and launched only when asked for."""
+        options, job = self._options, entry.job
+        known = self._standing.deadly(job.backend, job.case)
+        if known is None or options.strict or (options.cases and not options.sweep):
+            return False
+        self._refuse(entry, "known crash", f"not launched: {known.id} ({known.reference}): {known.reason}")
+        return True
+
+    def _note_once(self, backend: str, what: str, reason: str) -> None:
+        """A note about the whole run, unless an earlier attempt has left it."""
+        if (what, backend) not in self._noted:
+            self._emit(Noted(scenario=-1, backend=backend, recipe="", what=what, reason=reason))
 
     def _emit(self, event: Event) -> None:
         self._journal.append(event)

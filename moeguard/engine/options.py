@@ -28,6 +28,7 @@ class Options:
     sweep. tactic: force this one. repeat: runs of each given case.
     sweep: force every tactic of the given cases instead of running the checks. ledger: file of known findings, None for
     the packaged one. strict: known findings fail the run too, and cases that are known to kill the process are launched.
+    ray: address of the Ray cluster whose hosts run the scenarios, None for this host; ``workers`` then bounds its actors.
     """
 
     backends: tuple[str, ...]
@@ -47,6 +48,7 @@ class Options:
     sweep: bool = False
     ledger: str | None = None
     strict: bool = False
+    ray: str | None = None
 
     def to_data(self) -> dict[str, Any]:
         """JSON data."""
@@ -95,11 +97,16 @@ def _check_memory(case: Case, device: str) -> None:
                         f"the memory of {device}")
 
 
+def known_device(device: str | None) -> str | None:
+    """``device``, which may be on another machine. Raises UnknownNameError when it is not one of DEVICES or None."""
+    if device is not None and device not in DEVICES:
+        raise UnknownNameError("--device", device, list(DEVICES))
+    return device
+
+
 def check_device(device: str) -> None:
     """Raise a MoeguardError when ``device`` is unknown or not on this machine."""
-    if device not in DEVICES:
-        raise UnknownNameError("--device", device, list(DEVICES))
-    if device == "cuda":
+    if known_device(device) == "cuda":
         import torch
 
         if not torch.cuda.is_available():
@@ -108,7 +115,12 @@ def check_device(device: str) -> None:
 
 def usual_workers(device: str) -> int:
     """Worker processes of a campaign that names none: on a GPU several, because it is the host that takes the time."""
-    return 1 if device == "cpu" else max(1, min(MOST_WORKERS, (os.cpu_count() or 1) // 2))
+    if device == "cpu":
+        return 1
+    import torch
+
+    gpus = max(1, torch.cuda.device_count())
+    return max(gpus, min(MOST_WORKERS * gpus, (os.cpu_count() or 1) // 2))
 
 
 def chosen_device(device: str | None) -> str:

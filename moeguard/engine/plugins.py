@@ -11,6 +11,8 @@ from moeguard.engine.probe import ask
 
 #: Seconds that the import of all plug-ins may take.
 IMPORT_TIMEOUT = 120.0
+#: Children that are asked: one that is killed was not necessarily killed by the plug-in.
+TRIES = 3
 
 
 def load_plugins(files: Iterable[Path | str] | None) -> list[str]:
@@ -21,7 +23,10 @@ def load_plugins(files: Iterable[Path | str] | None) -> list[str]:
     paths = [str(file) for file in files or ()]
     if not paths:
         return []
-    answer = ask("names", paths, timeout=IMPORT_TIMEOUT)
+    for _ in range(TRIES):
+        answer = ask("names", paths, timeout=IMPORT_TIMEOUT)
+        if "SIGKILL" not in (answer.failure or ""):
+            break
     if answer.failure is not None and not answer.usage:
         raise PluginError(f"--plugin: importing {', '.join(paths)} {answer.failure}")
     return [name for path in paths for name in registry.load_plugin(path)]

@@ -2,201 +2,278 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import signal
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
+from typing import Protocol
 
-from moeguard.checks.lost_device import DEVICE_LOST
+from moeguard.backends import registry
 from moeguard.checks.session import Calling
 from moeguard.core.errors import HarnessError
-from moeguard.core.events import Event, Executed, Found, ScenarioFinished, Swept
+from moeguard.core.events import Event, Executed, Found, Noted, Relaunched, ScenarioFinished, Swept
 from moeguard.core.finding import Finding, Kind
-from moeguard.engine.probe import exit_name
-from moeguard.engine.worker import Job, Settings, WorkerError, main
+from moeguard.engine.process import WorkerProcess, out_of_memory_kills
+from moeguard.engine.worker import Job, Settings
 
 #: Calls in which a library may load, compile or measure many kernels, and how many times the time-out they get.
 SLOW, PATIENCE = frozenset({"prepare", "foreign_layouts", "tune", "tuning_caps", "workspace_bytes", "tactics"}), 12.0
-#: Seconds that a worker may take to start, and to think between two calls into the backend.
-START_TIMEOUT, THINK_TIMEOUT = 180.0, 600.0
+#: Seconds that a worker may think between two calls into the backend.
+THINK_TIMEOUT = 600.0
+#: Times that a job is launched when its process is killed from outside; the last such end counts as its own.
+LAUNCHES = 3
+#: Longest wait for a message, in seconds.
+POLL = 0.2
+
+Remaining = Callable[[], float | None]
 
 
-@dataclass
-class _Worker:
-    connection: Connection
-    process: multiprocessing.process.BaseProcess
-    job: Job | None = None
-    calling: Calling | None = None
-    since: float = field(default_factory=time.monotonic)
-    ready: bool = False
-    executions: int = 0
-    started: float = 0.0
-    swept: set[str | None] = field(default_factory=set)
-    lost: str = ""
-    blamed: bool = False
+class Workers(Protocol):
+    """What a campaign runs its jobs on: processes of this host, or of the hosts of a cluster.
+
+    left_out: hosts that are not used, one sentence each.
+    """
+
+    left_out: list[str]
+
+    def wait_ready(self) -> None:
+        """Block until jobs can be launched. Raises HarnessError when no worker starts."""
+
+    def run(self, jobs: Iterable[Job], remaining: Remaining = lambda: None) -> Iterator[tuple[Job, Event]]:
+        """Run jobs as workers come free; yields events as they arrive. Each job ends with ScenarioFinished.
+
+        After Relaunched all that came of the job before is void. remaining: seconds until jobs that are still under way
+        are stopped, None for never.
+        """
+
+    def run_one(self, job: Job) -> list[Event]:
+        """All events of one job."""
+
+    def fresh(self, jobs: Sequence[Job]) -> list[list[Event]]:
+        """The events of each of ``jobs``, run in order in one process that has run nothing before; up to one that is lost."""
+
+    def unavailable(self, backend: str) -> str | None:
+        """Why ``backend`` cannot run where the workers are; None when it can."""
+
+
+class _Seat:
+    """A worker process and the job that it holds."""
+
+    def __init__(self, settings: Settings, place: int) -> None:
+        self.worker = WorkerProcess(settings, place)
+        self.job: Job | None = None
+
+    def take(self, job: Job | None) -> None:
+        """Begin with ``job``, or with nothing."""
+        self.job = self.first = job
+        self.launches, self.kills = 0, out_of_memory_kills() if job is not None else 0
+        self.begin()
+        if job is not None:
+            self.launch()
+
+    def begin(self) -> None:
+        """Forget what came of the job so far."""
+        self.executions, self.started = 0, time.monotonic()
+        self.swept: set[str | None] = set()
+        self.lost, self.blamed = "", False
+
+    def launch(self) -> None:
+        """Send the job, now or when the process is ready."""
+        if not self.worker.alive:
+            self.worker.start()
+        if self.worker.ready and self.job is not None:
+            try:
+                self.worker.send(self.job)
+            except EOFError:  # gone between two jobs
+                self.worker.start()
 
 
 class Pool:
-    """``count`` persistent workers, started by spawn. timeout: seconds for one call into a backend."""
+    """``count`` persistent workers of this host, started by spawn. timeout: seconds for one call into a backend."""
 
     def __init__(self, settings: Settings, count: int = 1, timeout: float = 10.0) -> None:
         self._settings, self._timeout = settings, timeout
-        self._context = multiprocessing.get_context("spawn")
-        self._workers = [self._start() for _ in range(count)]
+        self._seats = [_Seat(settings, place) for place in range(count)]
+        self.left_out: list[str] = []
 
     def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            self._stop(worker)
+        for seat in self._seats:
+            seat.worker.stop()
 
     def wait_ready(self) -> None:
         """Block until every worker has imported what it needs. Raises HarnessError when one does not start."""
-        for worker in self._workers:
-            self._until_ready(worker)
+        for seat in self._seats:
+            if not seat.worker.alive:
+                seat.worker.start()
+        for seat in self._seats:
+            while not seat.worker.ready:
+                if seat.worker.connection.poll(POLL):
+                    self._starting(seat)
+                else:
+                    seat.worker.check_start()
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Event]]:
-        """Run jobs as workers come free; yields events as they arrive. Each job ends with ScenarioFinished."""
+    def run(self, jobs: Iterable[Job], remaining: Remaining = lambda: None) -> Iterator[tuple[Job, Event]]:
+        """Run jobs as workers come free, see ``Workers.run``."""
         queue = iter(jobs)
-        self.wait_ready()
-        for worker in self._workers:
-            self._submit(worker, next(queue, None))
-        while busy := [worker for worker in self._workers if worker.job is not None]:
-            ready = wait([worker.connection for worker in busy], timeout=0.2)
-            for worker in busy:
-                job = worker.job
+        for seat in self._seats:
+            seat.take(next(queue, None))
+        while busy := [seat for seat in self._seats if seat.job is not None]:
+            left = remaining()
+            ready = wait([seat.worker.connection for seat in busy], POLL if left is None else max(0.0, min(POLL, left)))
+            for seat in busy:
+                job = seat.first
                 assert job is not None
-                events = self._drain(worker) if worker.connection in ready else self._overdue(worker)
-                for event in events:
+                for event in self._drain(seat) if seat.worker.connection in ready else self._overdue(seat):
                     yield job, event
-                if worker.job is None:
-                    self._submit(worker, next(queue, None))
+                if seat.job is not None and (left := remaining()) is not None and left <= 0:
+                    for event in self._cut(seat):
+                        yield job, event
+                if seat.job is None:
+                    seat.take(next(queue, None))
 
     def run_one(self, job: Job) -> list[Event]:
-        """All events of one job."""
-        return [event for _, event in self.run([job])]
+        """All events of one job, of its last launch."""
+        return last_launch(event for _, event in self.run([job]))
 
-    def _start(self) -> _Worker:
-        mine, theirs = self._context.Pipe()
-        process = self._context.Process(target=main, args=(theirs, self._settings), daemon=True)
-        with _holding_interrupt():
-            process.start()
-        theirs.close()
-        return _Worker(mine, process)
+    def fresh(self, jobs: Sequence[Job]) -> list[list[Event]]:
+        """Run ``jobs`` in a process of their own, see ``Workers.fresh``."""
+        done: list[list[Event]] = []
+        with Pool(self._settings, 1, self._timeout) as pool:
+            for job in jobs:
+                done.append(pool.run_one(job))
+                if not pool._seats[0].worker.alive:
+                    break
+        return done
 
-    def _until_ready(self, worker: _Worker) -> None:
-        while not worker.ready:
-            if not worker.connection.poll(START_TIMEOUT):
-                raise HarnessError(f"a worker did not start within {START_TIMEOUT:.0f} s")
-            try:
-                self._receive(worker)
-            except EOFError:
-                raise HarnessError(f"a worker ended at start with exit code {worker.process.exitcode}") from None
+    def unavailable(self, backend: str) -> str | None:
+        """Why ``backend`` cannot run on this host; None when it can."""
+        return registry.unavailable(backend)
 
-    def _replace(self, worker: _Worker) -> None:
-        """Put a fresh process in the place of one that is gone or stuck."""
-        self._stop(worker)
-        fresh = self._start()
-        self._until_ready(fresh)
-        worker.connection, worker.process = fresh.connection, fresh.process
-
-    def _stop(self, worker: _Worker) -> None:
-        worker.connection.close()
-        worker.process.join(0.2)
-        if worker.process.is_alive():
-            worker.process.kill()
-        worker.process.join(5)
-
-    def _submit(self, worker: _Worker, job: Job | None) -> None:
-        worker.job, worker.calling, worker.executions = job, None, 0
-        worker.since = worker.started = time.monotonic()
-        worker.swept, worker.lost, worker.blamed = set(), "", False
-        if job is not None:
-            if not worker.process.is_alive():  # gone between two jobs
-                self._replace(worker)
-            worker.connection.send(job)
-
-    def _receive(self, worker: _Worker) -> Event | None:
-        message = worker.connection.recv()
-        worker.since = time.monotonic()
-        if isinstance(message, WorkerError):
-            raise HarnessError(message.text)
-        if message == "ready":
-            worker.ready = True
-        elif message is None or isinstance(message, Calling):
-            worker.calling = message
-        else:
-            assert isinstance(message, Event)
-            return message
-        return None
-
-    def _drain(self, worker: _Worker) -> Iterator[Event]:
-        """Everything that has arrived, up to the end of the job."""
+    def _starting(self, seat: _Seat) -> None:
+        """A message, or the end, of a worker that is not ready."""
         try:
-            while worker.job is not None and worker.connection.poll():
-                event = self._receive(worker)
-                if isinstance(event, Executed):
-                    worker.executions += event.count
-                    event = replace(event, number=worker.executions)
-                elif isinstance(event, Found):
-                    worker.blamed = worker.blamed or event.finding["kind"] == "crash"
-                elif isinstance(event, Swept):
-                    worker.swept.add(event.tactic)
-                elif isinstance(event, ScenarioFinished):
-                    worker.job = None
-                    if worker.lost:  # a sweep that went on in another process
-                        event = replace(event, status=worker.lost, executions=worker.executions,
-                                        seconds=time.monotonic() - worker.started)
-                if event is not None:
-                    yield event
-        except (EOFError, ConnectionResetError):
-            worker.process.join(5)
-            yield from self._lost(worker, "crash", f"killed the process ({exit_name(worker.process.exitcode)})")
+            seat.worker.receive()
+        except EOFError:
+            seat.worker.restart_early()
+            return
+        if seat.worker.ready and seat.job is not None:
+            seat.launch()
 
-    def _overdue(self, worker: _Worker) -> Iterator[Event]:
+    def _drain(self, seat: _Seat) -> Iterator[Event]:
+        """Everything that has arrived, up to the end of the job."""
+        while seat.job is not None and seat.worker.connection.poll():
+            if not seat.worker.ready:
+                self._starting(seat)
+                continue
+            try:
+                event = seat.worker.receive()
+            except EOFError:
+                yield from self._ended(seat)
+                return
+            if isinstance(event, Executed):
+                seat.executions += event.count
+                event = replace(event, number=seat.executions)
+            elif isinstance(event, Found) and event.finding["kind"] == "crash":
+                seat.blamed = True
+                event = replace(event, finding=event.finding | {"numbers": event.finding["numbers"] | _launched(seat)})
+            elif isinstance(event, Swept):
+                seat.swept.add(event.tactic)
+            elif isinstance(event, ScenarioFinished):
+                seat.job = None
+                if seat.lost:  # a sweep that went on in another process
+                    event = replace(event, status=seat.lost, executions=seat.executions,
+                                    seconds=time.monotonic() - seat.started)
+            if event is not None:
+                yield event
+
+    def _ended(self, seat: _Seat) -> Iterator[Event]:
+        """The process of a job is gone. Killed from outside, it is no fault of the job, which begins again."""
+        assert seat.job is not None
+        if not seat.worker.from_outside:
+            yield from self._lost(seat, "crash", f"killed the process ({seat.worker.ending})")
+            return
+        if out_of_memory_kills() > seat.kills:
+            yield from self._give_up(seat, "memory", "the machine ran out of memory and killed the process")
+            return
+        seat.launches += 1
+        if seat.launches >= LAUNCHES:
+            yield from self._lost(seat, "crash", f"killed the process ({seat.worker.ending}), {LAUNCHES} times in a row")
+            return
+        yield Relaunched(scenario=seat.job.scenario)
+        seat.job = seat.first
+        seat.begin()
+        seat.worker.start()
+
+    def _overdue(self, seat: _Seat) -> Iterator[Event]:
+        worker = seat.worker
+        if not worker.ready:
+            worker.check_start()
+            return
         quiet = time.monotonic() - worker.since
         if worker.calling is not None:
             allowed = self._timeout * (PATIENCE if worker.calling.what in SLOW else 1)
             if quiet > allowed:
-                yield from self._lost(worker, "hang", f"did not return within {allowed:g} s")
+                yield from self._lost(seat, "hang", f"did not return within {allowed:g} s")
         elif quiet > THINK_TIMEOUT:
             raise HarnessError(f"a worker was silent for {THINK_TIMEOUT:.0f} s outside of the backend")
 
-    def _lost(self, worker: _Worker, kind: Kind, what: str) -> Iterator[Event]:
-        """End a job whose worker is gone or stuck, and replace the worker. A sweep goes on with its other tactics."""
-        job, calling = worker.job, worker.calling or Calling("between calls")
+    def _cut(self, seat: _Seat) -> Iterator[Event]:
+        """Stop a job that is under way; what has a verdict stays."""
+        call = seat.worker.calling.what if seat.worker.calling is not None else ""
+        yield from self._give_up(seat, "budget", "the budget ended during the scenario" + (f", within {call}" if call else ""),
+                                 "stopped")
+
+    def _give_up(self, seat: _Seat, what: str, reason: str, status: str = "") -> Iterator[Event]:
+        """End a job without blame: a note says what was not verified."""
+        job = seat.job
         assert job is not None
-        explained = worker.blamed and worker.process.exitcode == DEVICE_LOST  # by the crash that broke the device
-        self._replace(worker)
-        seconds = time.monotonic() - worker.started
-        worker.job, worker.blamed = None, False
+        yield Noted(scenario=job.scenario, backend=job.backend, recipe=job.case.recipe, what=what, reason=reason)
+        yield ScenarioFinished(scenario=job.scenario, status=status or ("findings" if seat.blamed else "clean"),
+                               executions=seat.executions, seconds=time.monotonic() - seat.started)
+        seat.job = None
+        seat.worker.stop()
+
+    def _lost(self, seat: _Seat, kind: Kind, what: str) -> Iterator[Event]:
+        """End a job whose worker is gone or stuck. A sweep goes on with its other tactics, in another process."""
+        job, calling = seat.job, seat.worker.calling or Calling("between calls")
+        assert job is not None
+        explained = seat.blamed and seat.worker.lost_device  # by the crash that broke the device
+        numbers = {"call": calling.what} | _launched(seat)
+        seat.worker.stop()
+        seat.blamed = False
         if not explained:
             finding = Finding(kind=kind, check=calling.check, backend=job.backend, case=job.case, tactic=calling.tactic,
-                              sentence=f"{calling.what} {what}", numbers={"call": calling.what})
+                              sentence=f"{calling.what} {what}", numbers=numbers)
             yield Found(scenario=job.scenario, finding=finding.to_data())
-        if job.swept is not None and calling.tactic not in job.swept | worker.swept:
+        if job.swept is not None and calling.tactic not in job.swept | seat.swept:
             yield Swept(scenario=job.scenario, tactic=calling.tactic, outcome=kind)
-            worker.lost, worker.calling, worker.since = kind, None, time.monotonic()
-            worker.job = replace(job, swept=job.swept | worker.swept | {calling.tactic})
-            worker.connection.send(worker.job)
+            seat.lost, seat.job = kind, replace(job, swept=job.swept | seat.swept | {calling.tactic})
+            seat.launch()
             return
-        yield ScenarioFinished(scenario=job.scenario, status=kind, executions=worker.executions, seconds=seconds)
+        seat.job = None
+        yield ScenarioFinished(scenario=job.scenario, status=kind, executions=seat.executions,
+                               seconds=time.monotonic() - seat.started)
 
 
-@contextlib.contextmanager
-def _holding_interrupt() -> Iterator[None]:
-    """Children inherit a blocked SIGINT, so that Ctrl-C reaches the parent alone, where it waits for the end of the block.
+def last_launch(events: Iterable[Event]) -> list[Event]:
+    """``events`` of one job without those of launches that were void."""
+    kept: list[Event] = []
+    for event in events:
+        if isinstance(event, Relaunched):
+            kept.clear()
+        else:
+            kept.append(event)
+    return kept
 
-    multiprocessing's own tracker is started before: its start would end the block.
+
+def _launched(seat: _Seat) -> dict[str, object]:
+    """The last jobs of the process, the present one at the end, for the numbers of a finding.
+
+    A case that is in the journal, under the number of its scenario, is named by its fingerprint; another one is whole.
     """
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return {"launched": [{"scenario": job.scenario, "backend": job.backend,
+                          "case": job.case.fingerprint if job.scenario >= 0 else job.case.model_dump(mode="json", by_alias=True)}
+                         for job in seat.worker.launched]}

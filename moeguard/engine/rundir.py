@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from moeguard import __version__
+from moeguard.core.case import Case
 from moeguard.core.environment import fingerprint
 from moeguard.core.errors import RunDirectoryError
-from moeguard.core.events import Event
-from moeguard.engine.journal import read_journal
+from moeguard.core.events import Event, ScenarioStarted
+from moeguard.engine.journal import read_journal, sync_folder
 from moeguard.engine.options import Options
 from moeguard.ledger.file import Ledger
 from moeguard.ledger.standing import Standing
@@ -28,23 +31,25 @@ class RunDirectory:
         self.path, self.manifest = path, manifest
 
     @classmethod
-    def create(cls, path: Path | None, command: str, options: Options) -> RunDirectory:
+    def create(cls, path: Path | None, command: str, options: Options,
+               environment: dict[str, Any] | None = None) -> RunDirectory:
         """Make a new one at ``path``, or at ``reports/<run-id>``. Raises RunDirectoryError when that is impossible.
 
-        The manifest takes over what the ledger says today. Raises LedgerError when the ledger cannot be read.
+        environment: fingerprint of where the scenarios run, None for this machine. The manifest takes over
+        what the ledger says today. Raises LedgerError when the ledger cannot be read.
         """
         started = datetime.now(timezone.utc)
         standing = Standing.of(Ledger.load(options.ledger), options.backends, started.date())
         run_id = f"{started:%Y%m%d-%H%M%S}-{command}-{secrets.token_hex(3)}"
         target = path or Path("reports") / run_id
         try:
-            if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            if target.exists() and (not target.is_dir() or any(not _leftover(file) for file in target.iterdir())):
                 held = "another run" if (target / "manifest.json").exists() else "other files"
                 raise RunDirectoryError(f"--out: {target} holds {held}; allowed: a new or empty folder, or --resume for a run")
             fresh = not target.exists()
             target.mkdir(parents=True, exist_ok=True)
             manifest = {"schema": SCHEMA, "run_id": run_id, "moeguard": __version__, "command": command,
-                        "options": options.to_data(), "environment": fingerprint(options.device),
+                        "options": options.to_data(), "environment": environment or fingerprint(options.device),
                         "started": started.isoformat(timespec="seconds"), "ledger": standing.to_data()}
             _write_manifest(target, manifest, fresh=fresh)
         except OSError as error:
@@ -87,6 +92,23 @@ class RunDirectory:
         """Path of the journal."""
         return self.path / "journal.jsonl"
 
+    def case_finder(self) -> Callable[[int], Case | None]:
+        """A function that gives the case of a scenario begun so far, or None. It reads the journal once, when first asked."""
+        @cache
+        def cases() -> dict[int, dict[str, Any]]:
+            return {event.scenario: event.case for event in self.events() if isinstance(event, ScenarioStarted)}
+
+        def find(scenario: int) -> Case | None:
+            found = cases().get(scenario)
+            return None if found is None else Case.model_validate(found)
+
+        return find
+
+    def tidy(self) -> None:
+        """Remove what a kill left of files that were being written."""
+        for file in (*self.path.glob(".*.tmp"), *self.path.glob("cases/.*.tmp")):
+            file.unlink(missing_ok=True)
+
     def events(self) -> list[Event]:
         """Events so far. Raises RunDirectoryError on a damaged journal."""
         return read_journal(self.journal)
@@ -96,10 +118,19 @@ def _write_manifest(target: Path, manifest: dict[str, Any], *, fresh: bool) -> N
     """Whole or not at all; a folder that was made for it goes with it."""
     temporary = target / f".manifest.{os.getpid()}.tmp"
     try:
-        temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(manifest, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, target / "manifest.json")
+        sync_folder(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         if fresh:
             target.rmdir()
         raise
+
+
+def _leftover(file: Path) -> bool:
+    """Whether a process that was killed while it wrote a manifest has left ``file``."""
+    return file.name.startswith(".manifest.") and file.suffix == ".tmp"

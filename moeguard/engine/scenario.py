@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 from moeguard.backends.protocol import Backend
+from moeguard.checks.exhausted import exhausted
 from moeguard.checks.plan import run_checks
-from moeguard.checks.session import OUT_OF_MEMORY, Calling, ScenarioAborted, Session
+from moeguard.checks.session import Calling, ScenarioAborted, Session
 from moeguard.checks.subject import Resources
 from moeguard.checks.sweep import sweep
 from moeguard.core.case import Case
@@ -48,7 +49,9 @@ def _run(backend: Backend, case: Case, resources: Resources, scenario: int, emit
                 sweep(session, swept, emit)
             else:
                 run_checks(session, only, tactic)
-        except OUT_OF_MEMORY:
+        except (MemoryError, RuntimeError) as error:
+            if exhausted(error) != "memory":
+                raise
             session.note("memory", "the guard ran out of memory on this case")
     if any(note.what == "memory" for note in session.notes):
         resources.release()

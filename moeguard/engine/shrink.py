@@ -7,8 +7,9 @@ import time
 from moeguard.core.case import Case
 from moeguard.core.events import Found
 from moeguard.core.finding import Finding
+from moeguard.engine.blame import ENDS, Lookup, alone, blame, ended_alone
 from moeguard.engine.options import Options
-from moeguard.engine.pool import Pool
+from moeguard.engine.pool import Workers
 from moeguard.engine.worker import Job
 from moeguard.fuzz.shrinking import minimise
 from moeguard.ledger.standing import Standing
@@ -23,7 +24,24 @@ SECONDS = 60.0
 RACE_REPLAYS = 5
 
 
-def shrink_finding(pool: Pool, finding: Finding, options: Options, standing: Standing | None = None) -> Finding:
+def settle(workers: Workers, finding: Finding, options: Options, standing: Standing, lookup: Lookup) -> list[Finding]:
+    """What becomes of a new finding: its shrunk form, and the finding of another cell that turns out to be guilty of it.
+
+    A process that ended is blamed on the case at which it did if that case ends a fresh process too; otherwise on those
+    that it ran before, see moeguard.engine.blame. lookup: the case of a scenario of this run.
+    """
+    if finding.kind not in ENDS or options.sweep or "launched" not in finding.numbers:
+        return [shrink_finding(workers, finding, options, standing)]
+    raised = "exception" in finding.numbers
+    if raised or ended_alone(workers, finding):
+        single = shrink_finding(workers, finding, options, standing)
+        if single.reproduced or not raised:
+            return [alone(single.model_copy(update={"reproduced": True}))]
+    named = blame(workers, finding, lookup)
+    return [*named[:1], *map(standing.mark, named[1:])] or [finding.model_copy(update={"reproduced": False})]
+
+
+def shrink_finding(pool: Workers, finding: Finding, options: Options, standing: Standing | None = None) -> Finding:
     """The finding on its minimal case, with ``reproduced`` set. A finding that does not come back is returned as it is.
 
     It stays what it is to the ledger: an unknown finding does not shrink into a known one, nor the reverse. A case that
@@ -59,7 +77,7 @@ def shrink_finding(pool: Pool, finding: Finding, options: Options, standing: Sta
     return seen.get(minimal, finding).model_copy(update={"reproduced": True})
 
 
-def replay(pool: Pool, finding: Finding, case: Case, standing: Standing, *, whole: bool = False) -> Finding | None:
+def replay(pool: Workers, finding: Finding, case: Case, standing: Standing, *, whole: bool = False) -> Finding | None:
     """Run ``case`` with the check that saw ``finding``, or ``whole``.
 
     Returns the same kind of finding by the same tactic, known or unknown as ``finding`` is; None when there is none.

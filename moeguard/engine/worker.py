@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import sys
@@ -10,6 +12,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 from moeguard.checks.lost_device import DEVICE_LOST, device_lost
 from moeguard.checks.session import Calling
@@ -21,13 +24,16 @@ from moeguard.core.events import Event, ScenarioFinished
 class Settings:
     """device ``cpu`` or ``cuda``; plugins: files to import; mutants: whether the selftest's backends are registered.
 
-    log: file that takes what backends print, or None to discard it.
+    log: file that takes what backends print, or None to discard it. gpus: the GPUs that the workers of this host share, as
+    CUDA_VISIBLE_DEVICES names them; visible: the one of this worker, None to leave all.
     """
 
     device: str
     plugins: tuple[str, ...] = ()
     mutants: bool = False
     log: str | None = None
+    gpus: tuple[str, ...] = ()
+    visible: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ def main(connection: Connection, settings: Settings) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     _redirect(settings.log)
+    if settings.visible is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = settings.visible  # read when CUDA is first used, below
     try:
         import torch
 
@@ -120,11 +128,34 @@ def _end_with_parent(parent: int) -> None:
     os._exit(1)
 
 
+class _Unfailing(io.RawIOBase):
+    """Writes to a file descriptor and reports success: a full disk is no fault of a backend that prints."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._handle
+
+    def write(self, data: Any, /) -> int:
+        with contextlib.suppress(OSError):
+            os.write(self._handle, data)
+        return len(data)
+
+
 def _redirect(log: str | None) -> None:
     """Send stdout and stderr, also those of native code, away from the terminal."""
-    target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError:
+        target = os.open(os.devnull, os.O_WRONLY)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(target, 1)
     os.dup2(target, 2)
     os.close(target)
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.BufferedWriter(_Unfailing(handle)), errors="replace", line_buffering=True) for handle in (1, 2))

@@ -86,10 +86,10 @@ def _draw(profile: Profile, recipes: tuple[str, ...], seed: int, round_number: i
     finally:
         _RANDOM.reset(token)
     start = 1 if round_number else 0
-    return _distinct(drawn[start: start + profile.round_size])
+    return distinct(drawn[start: start + profile.round_size])
 
 
-def _distinct(drawn: Sequence[Case]) -> tuple[Case, ...]:
+def distinct(drawn: Sequence[Case]) -> tuple[Case, ...]:
     """A repeated case gets the next seed that is new."""
     seen: dict[Case, None] = {}
     for case in drawn:

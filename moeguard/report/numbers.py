@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from moeguard.core.case import Case
 from moeguard.report.text import line, number
 
 Entry = tuple[str, str]
@@ -18,10 +19,11 @@ _PLAIN = {
     "rms_z": "rms of z", "rows": "rows", "columns": "columns", "relation": "relation",
     "requested": "tactic asked for", "executed": "tactic that ran", "returned": "returned", "changed": "changed",
     "exact": "exact operands", "elements": "elements", "twins": "number of twins", "twin_rms": "rms of z of the worst twin",
-    "rules": "rules that failed",
+    "rules": "rules that failed", "guilty": "guilty case", "predecessors": "cases that must run before it",
+    "victim": "case at which the process ends", "launched": "last cases of the process",
 }
 #: Keys without which a summary is complete.
-_DETAILS = {"elements", "twins", "twin_rms", "exact", "rules", "tile of first"}
+_DETAILS = {"elements", "twins", "twin_rms", "exact", "rules", "tile of first", "launched"}
 
 
 def labelled(numbers: Mapping[str, Any], *, brief: bool = False) -> list[Entry]:
@@ -31,6 +33,9 @@ def labelled(numbers: Mapping[str, Any], *, brief: bool = False) -> list[Entry]:
     and with blocks only when no single element failed.
     """
     rest = {name: value for name, value in numbers.items() if name != "map"}
+    for name in ("launched", "predecessors"):
+        if isinstance(rest.get(name), list):
+            rest[name] = [_launch(one) for one in rest[name]]
     entries = [entry for keys, entry in _entries(rest) if not (brief and _detail(keys, numbers))]
     return entries + [(line(name), _text(value)) for name, value in rest.items()]
 
@@ -97,6 +102,15 @@ def _certainty(rest: dict[str, Any]) -> str:
     if beyond is None:
         return label
     return f"{label} ({_text(beyond)} {'element' if beyond == 1 else 'elements'} beyond the deterministic cap)"
+
+
+def _launch(value: Any) -> str:
+    """A case that was launched: its fingerprint, with the scenario where it has one, and the backend."""
+    if not isinstance(value, dict) or not {"backend", "case"} <= set(value):
+        return _text(value)
+    case = value["case"]
+    name = Case.model_validate(case).fingerprint if isinstance(case, dict) else _text(case)
+    return f"{name} of {_text(value['backend'])}"
 
 
 def _cause(value: Any) -> str:

@@ -5,7 +5,23 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from pydantic import ValidationError
+
+from moeguard.core.case import Case
+from moeguard.core.errors import RunDirectoryError
 from moeguard.core.finding import Finding
+
+
+def predecessors(finding: Finding) -> list[Case]:
+    """The cases that its process must have run before it, as far as the same backend ran them.
+
+    Raises RunDirectoryError on numbers that no run can have written.
+    """
+    try:
+        return [Case.model_validate(one["case"]) for one in finding.numbers.get("predecessors", ())
+                if one["backend"] == finding.backend]
+    except (ValidationError, KeyError, TypeError):
+        raise RunDirectoryError(f"journal: predecessors of finding {finding.fingerprint}: damaged") from None
 
 
 def command(finding: Finding, run_dir: str, plugins: Sequence[str] = ()) -> str:
@@ -14,8 +30,10 @@ def command(finding: Finding, run_dir: str, plugins: Sequence[str] = ()) -> str:
     run_dir: the run directory as the reader can reach it; its ``cases/`` holds the case file.
     plugins: plug-in files that the run was given. Every argument is quoted where the shell needs it.
     """
-    words = ["moeguard", "replay", f"{run_dir.rstrip('/') or '/'}/cases/{finding.case.fingerprint}.json",
-             "--backend", finding.backend]
+    cases = f"{run_dir.rstrip('/') or '/'}/cases"
+    words = ["moeguard", "replay", f"{cases}/{finding.case.fingerprint}.json", "--backend", finding.backend]
+    for case in predecessors(finding):
+        words += ["--after", f"{cases}/{case.fingerprint}.json"]
     if finding.tactic is not None:
         words += [f"--tactic={finding.tactic}"] if finding.tactic.startswith("-") else ["--tactic", finding.tactic]
     for plugin in plugins:

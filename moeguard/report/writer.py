@@ -12,14 +12,15 @@ from typing import Any
 
 from moeguard.core.events import Event
 from moeguard.report.outcome import Outcome, fold
+from moeguard.report.replay import predecessors
 
 
 def write_all(run_dir: Path, manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
     """Write everything of a run directory but manifest and journal, and return the outcome.
 
-    ``findings.jsonl``, ``cases/<fingerprint>.json`` for each finding, ``executions.parquet``, ``summary.md``,
-    ``junit.xml`` and ``report.html``. Replay commands name ``run_dir`` as it is given. Raises RunDirectoryError on
-    events that no run can have written, OSError when the directory cannot be written.
+    ``findings.jsonl``, ``cases/<fingerprint>.json`` for each finding and what must run before it, ``executions.parquet``,
+    ``summary.md``, ``junit.xml`` and ``report.html``. Replay commands name ``run_dir`` as it is given. Raises
+    RunDirectoryError on events that no run can have written, OSError when the directory cannot be written.
     """
     from moeguard.report import frames, html, junit, markdown
 
@@ -28,7 +29,8 @@ def write_all(run_dir: Path, manifest: dict[str, Any], events: Iterable[Event]) 
     frame = frames.executions(events)
     name = str(run_dir)
     for finding in outcome.findings:
-        write(run_dir / "cases" / f"{finding.case.fingerprint}.json", finding.case.to_json() + "\n")
+        for case in (finding.case, *predecessors(finding)):
+            write(run_dir / "cases" / f"{case.fingerprint}.json", case.to_json() + "\n")
     write(run_dir / "findings.jsonl", findings_lines(outcome, name))
     write(run_dir / "executions.parquet", frame.to_parquet(index=False))
     write(run_dir / "summary.md", markdown.render(outcome, name))

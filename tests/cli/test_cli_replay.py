@@ -73,3 +73,29 @@ def test_replay_commands_are_commands(broken_run: Run, broken_plugin: Path) -> N
         assert (program, command) == ("moeguard", "replay")
         assert Case.load(case) == Case.model_validate(finding["case"])
         assert rest == ["--backend", "holey", "--plugin", str(broken_plugin)]
+
+
+def test_a_case_that_needs_another_one_before_it(tmp_path: Path, cli: Callable[..., Called], clean_registry: None) -> None:
+    """H = 24 corrupts what a case with another H dies of: the report says so, and its command shows it again."""
+    plugin = tmp_path / "victim.py"
+    plugin.write_text("import os\nfrom moeguard.backends.torch_reference import TorchReference\n\n\n"
+                      "class Victim(TorchReference):\n    name = \"victim\"\n    broken = False\n\n"
+                      "    def prepare(self, weights, case):\n"
+                      "        if self.broken and case.shape.hidden_size != 24:\n            os.abort()\n"
+                      "        self.broken = self.broken or case.shape.hidden_size == 24\n"
+                      "        return super().prepare(weights, case)\n")
+    first = Case.model_validate({"shape": dict(num_tokens=3, hidden_size=24, intermediate_size=16, num_experts=4, top_k=2)})
+    second = first.with_(shape={"hidden_size": 16})
+    files = []
+    for case in (first, second):
+        files.append(tmp_path / f"{case.fingerprint}.json")
+        files[-1].write_text(case.to_json())
+    done = cli("replay", files[1], "--after", files[0], "--backend", "victim", "--plugin", plugin, "--device", "cpu", "--json",
+               "--out", tmp_path / "run")
+    (finding,) = done.data["findings"]
+    assert (done.code, finding["kind"], finding["reproduced"]) == (1, "crash", True)
+    assert f"but only after case {first.fingerprint} in the same process" in finding["sentence"]
+    assert f"--after {tmp_path}/run/cases/{first.fingerprint}.json" in finding["replay"]
+    assert {file.name for file in (tmp_path / "run" / "cases").iterdir()} == {file.name for file in files}
+    summary = (tmp_path / "run" / "summary.md").read_text()
+    assert f"guilty case: {first.fingerprint}; cases that must run before it: {first.fingerprint} of victim" in summary

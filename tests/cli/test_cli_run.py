@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 
 import pandas
 import pytest
-from commandline import ROOT, SMOKE, Called, Run, call
+from commandline import ROOT, SMOKE, Called, Run, call, without_times
 
 Cli = Callable[..., Called]
 
@@ -85,11 +86,6 @@ def test_a_killed_run_is_resumed_to_the_same_result(clean_run: Run, tmp_path: Pa
     resumed = cli("run", "--resume", copy, "--json")
     assert resumed.code == 0
     assert without_times(resumed.data) == without_times(clean_run.data)
-
-
-def without_times(data: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(data | {"run_dir": "", "seconds": 0}),
-                      object_hook=lambda value: {name: item for name, item in value.items() if "seconds" not in name})
 
 
 def test_nothing_executed_is_inconclusive(healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
@@ -172,10 +168,52 @@ def test_a_plugin_with_the_name_of_a_built_in_backend_says_so(healthy_plugin: Pa
     assert said in (tmp_path / "run" / "summary.md").read_text()
 
 
-def test_the_budget_ends_a_run(healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
-    done = cli("run", "--plugin", healthy_plugin, *SMOKE, "--budget", "1s", "--json", "--out", tmp_path / "run")
+def test_a_budget_is_kept_by_slow_backends_too(healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
+    """A scenario of many seconds is under way when the time is up: it is stopped, and what was executed counts."""
+    slow = tmp_path / "slow.py"
+    slow.write_text(healthy_plugin.read_text().replace('"loop"', '"slow"').replace(
+        "        first, gates", "        __import__('time').sleep(0.4)\n        first, gates"))
+    done = cli("run", "--plugin", slow, *SMOKE, "--budget", "4s", "--json", "--out", tmp_path / "run")
     assert done.code == 0
-    assert 0.5 < done.data["seconds"] < 20
+    assert 4 * 0.95 <= done.data["seconds"] <= 4 * 1.05
+    assert done.data["executions"] >= 1
+    reasons = [note["reason"] for note in done.data["not_verified"] if note["what"] == "budget"]
+    assert reasons and all(reason.startswith("the budget ended during the scenario") for reason in reasons)
+    assert [event["status"] for event in events(tmp_path / "run") if event["event"] == "scenario_finished"][-1] == "stopped"
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(clean_run: Run, healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
+    """No file may grow beyond what two thirds of the journal take; then there is space again."""
+    limit = (clean_run.path / "journal.jsonl").stat().st_size * 2 // 3
+    path = tmp_path / "run"
+    command = [sys.executable, "-m", "moeguard", "run", "--plugin", str(healthy_plugin), *SMOKE, "--max-cases", "30", "--json",
+               "--out", str(path)]
+    full = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    assert (full.returncode, full.stdout, full.stderr.count("\n")) == (2, "", 1), full.stderr
+    assert "journal.jsonl: cannot be written (File too large); what is there can be resumed" in full.stderr
+    assert (path / "journal.jsonl").read_bytes().endswith(b"}\n")
+    resumed = cli("run", "--resume", path, "--json")
+    assert without_times(resumed.data) == without_times(clean_run.data)
+
+
+def test_a_damaged_journal_is_refused_as_it_is(broken_copy: Path, cli: Cli) -> None:
+    journal = broken_copy / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[6] = lines[6][:-9] + b"\n"
+    journal.write_bytes(damaged := b"".join(lines[:40]))
+    done = cli("run", "--resume", broken_copy, "--json")
+    assert (done.code, done.out) == (2, "") and "journal.jsonl: line 7 is damaged" in done.err and done.err.count("\n") == 1
+    assert journal.read_bytes() == damaged
+
+
+def test_a_run_that_died_before_its_manifest_may_begin_again(tmp_path: Path) -> None:
+    from moeguard.engine.options import Options
+    from moeguard.engine.rundir import RunDirectory
+
+    (tmp_path / ".manifest.123.tmp").write_text("{")
+    RunDirectory.create(tmp_path, "run", Options(backends=("torch_reference",), recipes=("bf16",)))
+    assert (tmp_path / "manifest.json").exists()
 
 
 def test_results_do_not_depend_on_workers(clean_run: Run, healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:

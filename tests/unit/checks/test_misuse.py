@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from moeguard.checks.subject import Resources
 from moeguard.checks.tactics import listed
 from moeguard.core.case import Case
 from moeguard.engine.scenario import run_scenario
+from moeguard.memory.buffers import Workspace
 from moeguard.mutants.base import Call, Pipeline
 from moeguard.report.glossary import KINDS
 
@@ -93,9 +95,28 @@ def test_many_tactics_are_counted() -> None:
 
 
 def test_memory_that_runs_out_is_noted_and_not_blamed() -> None:
-    for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory")):
+    words = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error code 12"
+    for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(words)):
         done = run_scenario(type("Greedy", (Pipeline,), {"name": "greedy", "run": raising(error)})(), CASE, Resources())
         assert not done.findings and [note.what for note in done.notes] == ["memory"]
+
+
+def test_a_full_disk_is_noted_and_not_blamed() -> None:
+    error = OSError(errno.ENOSPC, "No space left on device")
+    done = run_scenario(type("Compiles", (Pipeline,), {"name": "compiles", "run": raising(error)})(), CASE, Resources())
+    assert not done.findings and [note.what for note in done.notes] == ["disk space"]
+
+
+@pytest.mark.parametrize(("declared", "kinds"), [(0, []), (8 << 30, []), (1 << 20, ["crash"])])
+def test_more_memory_than_the_declared_workspace_is_a_finding(declared: int, kinds: list[str],
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moeguard.checks.session.Workspace", lambda size, device: Workspace(min(size, 1 << 10), device))
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total capacity of 2 GiB")
+    methods = {"name": "greedy", "run": raising(error), "workspace_bytes": lambda self, prepared, batch: declared}
+    done = run_scenario(type("Greedy", (Pipeline,), methods)(), CASE, Resources())
+    assert [finding.kind for finding in done.findings] == kinds
+    if kinds:
+        assert f"it asked for {4 << 30} bytes, and declares a workspace of {declared}" in done.findings[0].sentence
 
 
 def test_a_guard_without_memory_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -86,15 +86,66 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         read_journal(tmp_path / "journal.jsonl")
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def __init__(self, file: Any) -> None:
-            self.close = file.close
+@pytest.mark.parametrize("fits", [0, 20])
+def test_a_full_disk_leaves_whole_lines(fits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Space for some bytes of a line, then none; when there is space again, the journal goes on behind the last whole line."""
+    path = written(tmp_path / "journal.jsonl", started(0))
+    whole, write = path.read_bytes(), os.pwrite
 
-        def write(self, text: str) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def full(file: int, data: bytes, offset: int) -> int:
+        if fits and offset == len(whole):
+            return write(file, data[:fits], offset)
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    with Journal(tmp_path / "journal.jsonl") as journal:
-        monkeypatch.setattr(journal, "_file", Full(journal._file))
+    with Journal(path) as journal:
+        monkeypatch.setattr("os.pwrite", full)
         with pytest.raises(RunDirectoryError, match="No space left on device.*can be resumed"):
-            journal.append(started(0))
+            journal.append(finished(0))
+        assert path.read_bytes() == whole
+        monkeypatch.setattr("os.pwrite", write)
+        journal.append(finished(0))
+    assert read_journal(path) == [started(0), finished(0)]
+
+
+def test_ctrl_c_within_a_write_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write = tmp_path / "journal.jsonl", os.pwrite
+
+    def interrupted(file: int, data: bytes, offset: int) -> int:
+        write(file, data[:20], offset)
+        raise KeyboardInterrupt
+
+    with Journal(path) as journal:
+        journal.append(started(0))
+        monkeypatch.setattr("os.pwrite", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.append(finished(0))
+        monkeypatch.setattr("os.pwrite", write)
+        journal.append(RunFinished(seconds=1.0, interrupted=True))
+    assert read_journal(path) == [started(0), RunFinished(seconds=1.0, interrupted=True)]
+
+
+@pytest.mark.parametrize("damage", [b"{}\n", b"\n", b'{"event":"run_finished","seconds":true}\n', b"\0\0\0", b"\0\0\n"])
+def test_a_damaged_last_line_is_repaired(damage: bytes, tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.jsonl", started(0))
+    whole = path.read_bytes()
+    path.write_bytes(whole + damage)
+    assert read_journal(path) == [started(0)]
+    assert path.read_bytes() == whole + damage  # reading changes nothing
+    written(path, finished(0))
+    assert path.read_bytes() == whole + finished(0).to_json().encode() + b"\n"
+
+
+def test_the_disk_has_what_is_older_than_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fdatasync", lambda file: synced.append((tmp_path / "journal.jsonl").read_bytes().count(b"\n")))
+    now = iter([0.0, 0.4, 0.9, 1.1, 1.1, 1.2, 9.0])
+    monkeypatch.setattr("moeguard.engine.journal.time.monotonic", lambda: next(now))
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        for scenario in range(4):
+            journal.append(started(scenario))
+    assert synced == [0, 3, 4]  # when it was opened, after a second, when it was closed
+
+
+def test_two_campaigns_cannot_share_a_journal(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.jsonl"), pytest.raises(RunDirectoryError, match="in use by another process"):
+        Journal(tmp_path / "journal.jsonl")

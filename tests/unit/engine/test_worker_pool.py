@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commandline import Called
 
 from moeguard.core.case import Case
 from moeguard.core.errors import HarnessError
-from moeguard.core.events import Event, Executed, Found, ScenarioFinished
+from moeguard.core.events import Event, Executed, Found, Noted, Relaunched, ScenarioFinished
 from moeguard.core.finding import Finding
 from moeguard.engine.pool import PATIENCE, Pool
-from moeguard.engine.worker import Job, Settings
+from moeguard.engine.process import visible_device, visible_gpus
+from moeguard.engine.worker import Job, Settings, _Unfailing
 
 #: A healthy backend and others that misbehave in one way each.
 PLUGIN = '''
@@ -48,6 +51,17 @@ backend("exits", lambda: sys.exit("no GPU"))
 backend("hangs", lambda: time.sleep(600))
 backend("hangs_in_prepare", lambda: time.sleep(600), "prepare")
 backend("unable", None, "supports")
+backend("slow", lambda: time.sleep(0.3))
+
+def taken_away():
+    """By someone else, once: the file says whether it was."""
+    file = __file__ + ".taken"
+    if not os.path.exists(file):
+        open(file, "w").close()
+        os.kill(os.getpid(), 9)
+
+backend("taken_away", taken_away)
+backend("kills_itself", lambda: os.kill(os.getpid(), 9))
 
 def lose_device():
     import moeguard.engine.worker as worker
@@ -145,7 +159,7 @@ def test_two_workers_finish_all_jobs_and_a_hang_holds_up_one_of_them(settings: S
     jobs = [Job(number, backend, CASE, ONLY) for number, backend in enumerate(backends)]
     with Pool(settings, 2, timeout=1.0) as pool:
         status = {job.scenario: event.status for job, event in pool.run(jobs) if isinstance(event, ScenarioFinished)}
-        processes = [worker.process for worker in pool._workers]
+        processes = [worker.process for worker in (seat.worker for seat in pool._seats)]
     assert [status[number] for number in range(len(jobs))] == ["clean", "hang", "clean", "clean", "crash", "clean", "refused"]
     deadline = time.monotonic() + 10
     while any(process.is_alive() for process in processes) and time.monotonic() < deadline:
@@ -178,8 +192,72 @@ def test_a_lost_device_is_blamed_once_and_on_nobody_else(settings: Settings) -> 
 def test_a_worker_that_dies_between_two_jobs_is_replaced(settings: Settings) -> None:
     with Pool(settings) as pool:
         assert isinstance(pool.run_one(Job(0, "healthy", CASE, ONLY))[-1], ScenarioFinished)
-        process = pool._workers[0].process
+        process = pool._seats[0].worker.process
         process.kill()
         process.join()
         last = pool.run_one(Job(1, "healthy", CASE, ONLY))[-1]
     assert isinstance(last, ScenarioFinished) and last.status == "clean"
+
+
+def test_a_worker_that_is_killed_from_outside_begins_its_job_again(settings: Settings) -> None:
+    jobs = [Job(0, "taken_away", CASE, ONLY), Job(1, "healthy", CASE, ONLY)]
+    with Pool(settings) as pool:
+        events = [event for _, event in pool.run(jobs)]
+    again = [type(event) for event in events].index(Relaunched)
+    after = events[again + 1:]
+    assert not any(isinstance(event, Found) for event in events)
+    assert [event.number for event in after if isinstance(event, Executed)] == [1, 2, 1, 2]
+    ends = [(event.scenario, event.status) for event in after if isinstance(event, ScenarioFinished)]
+    assert ends == [(0, "clean"), (1, "clean")]
+
+
+def test_a_backend_that_kills_its_process_again_and_again_is_blamed(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moeguard.engine.pool.LAUNCHES", 1)
+    _, last, (finding,) = run(pool, "kills_itself")
+    assert (last.status, finding.kind) == ("crash", "crash")
+    assert finding.sentence == "run (base) killed the process (SIGKILL), 1 times in a row"
+
+
+def test_the_systems_out_of_memory_killer_is_nobodys_fault(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = iter([5, 6])
+    monkeypatch.setattr("moeguard.engine.pool.out_of_memory_kills", lambda: next(kills))
+    events, last, findings = run(pool, "kills_itself")
+    assert (last.status, findings) == ("clean", [])
+    assert [(event.what, event.reason) for event in events if isinstance(event, Noted)] == [
+        ("memory", "the machine ran out of memory and killed the process")]
+
+
+def test_what_is_under_way_when_time_is_up_is_stopped_and_keeps_its_verdicts(pool: Pool) -> None:
+    healthy(pool)
+    end = time.monotonic() + 1.0
+    events = [(time.monotonic(), event) for _, event in pool.run([Job(3, "slow", CASE)], lambda: end - time.monotonic())]
+    (_, note), (late, last) = events[-2:]
+    assert end <= late < end + 0.2
+    assert isinstance(note, Noted) and note.what == "budget" and note.reason.startswith("the budget ended during the scenario")
+    assert isinstance(last, ScenarioFinished) and last.status == "stopped"
+    assert last.executions == sum(isinstance(event, Executed) for _, event in events) <= 3
+
+
+def test_workers_share_the_gpus_of_a_host_evenly() -> None:
+    assert [visible_device(place, ("0", "1", "2")) for place in range(5)] == ["0", "1", "2", "0", "1"]
+    assert [visible_device(place, ("GPU-a", "GPU-b")) for place in range(2)] == ["GPU-a", "GPU-b"]
+    assert visible_device(3, ("0",)) is None and visible_device(3, ()) is None and visible_gpus("cpu") == ()
+
+
+@pytest.mark.parametrize(("models", "named", "expected"), [
+    (["H200", "H200"], None, ("0", "1")), (["H200", "L4", "H200"], None, ("0", "2")), (["H200", "H200"], "6, 7", ("6", "7")),
+])
+def test_only_gpus_like_the_first_one_are_shared(models: list[str], named: str | None, expected: tuple[str, ...],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: len(models))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: SimpleNamespace(name=models[number]))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert visible_gpus("cuda") == expected
+
+
+def test_printing_on_a_full_disk_succeeds() -> None:
+    with open("/dev/full", "w") as file:
+        loud = io.TextIOWrapper(io.BufferedWriter(_Unfailing(file.fileno())), line_buffering=True)
+        print("loud" * 100_000, file=loud, flush=True)

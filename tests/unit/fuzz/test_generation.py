@@ -11,7 +11,7 @@ import pytest
 
 import moeguard
 from moeguard.core.errors import UnknownNameError
-from moeguard.fuzz.generation import _distinct, draw_round
+from moeguard.fuzz.generation import distinct, draw_round
 from moeguard.fuzz.profiles import profile
 
 RECIPES = ("bf16", "fp16", "fp8_per_tensor", "fp8_block")
@@ -59,7 +59,7 @@ def test_a_round_has_its_size_and_no_repetition() -> None:
 
 def test_repeated_cases_get_another_seed() -> None:
     case = draw_round(profile("smoke"), RECIPES, 1, 0)[0]
-    assert [one.seed for one in _distinct([case, case, case])] == [0, 1, 2]
+    assert [one.seed for one in distinct([case, case, case])] == [0, 1, 2]
 
 
 def test_unknown_recipe() -> None:
