@@ -11,9 +11,9 @@ from torch import Tensor
 
 from moeguard.backends.flashinfer_cutlass import tuning, witness
 from moeguard.backends.flashinfer_cutlass.call import activation
-from moeguard.backends.flashinfer_cutlass.layouts import Prepared, foreign, prepare
-from moeguard.backends.flashinfer_cutlass.library import BUILT, built_recipes, load, refusal
-from moeguard.backends.flashinfer_cutlass.tactics import DEFAULT, Configuration, Tactic, configuration, expected, singles
+from moeguard.backends.flashinfer_cutlass.layouts import FOUR_BIT, Prepared, foreign, prepare
+from moeguard.backends.flashinfer_cutlass.library import BUILT, built_recipes, installed_release, load, refusal
+from moeguard.backends.flashinfer_cutlass.tactics import DEFAULT, Configuration, Counts, Tactic, configuration, expected, singles
 from moeguard.backends.protocol import Availability, Backend, Refused, Support, Traits
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
@@ -41,11 +41,16 @@ class FlashInferCutlass(Backend):
         return Availability.yes() if reason is None else Availability.no(reason)
 
     def supports(self, case: Case) -> Support:
-        unit, built = ALIGNMENT.get(case.recipe), built_recipes()
+        unit, built, release = ALIGNMENT.get(case.recipe), built_recipes(), installed_release()
         if unit is None:
             return Support.no(f"no CUTLASS kernel on SM90 for recipe {case.recipe}")
         if built is not None and case.recipe not in built:
             return Support.no(f"the FlashInfer module was built without {case.recipe} ({BUILT})")
+        if release is not None:
+            if case.activation.kind == "geglu_tanh" and not release.geglu_tanh:
+                return Support.no(f"FlashInfer {release.version} has no activation geglu_tanh")
+            if case.recipe == "int4_fp8" and not release.interleaved:
+                return Support.no(f"the layout of int4 scales of FlashInfer {release.version} was never verified")
         if case.activation_format != "standard":
             return Support.no("the standard activation format only")
         for name, size in (("hidden_size", case.shape.hidden_size), ("intermediate_size", case.intermediate_local)):
@@ -100,7 +105,7 @@ class FlashInferCutlass(Backend):
         """Each tactic of one stage with the other at its default."""
         if prepared.case.recipe == "fp8_block":
             return ()  # one configuration is wired into the library, whatever is asked for
-        offer, known = tuning.offer(load(), prepared, batch, fused=self.fused), expected(prepared.case.recipe, fused=self.fused)
+        offer, known = tuning.offer(load(), prepared, batch, fused=self.fused), self._counts(prepared.case.recipe)
         if known is not None and known != offer.counts:
             raise RuntimeError(f"the runner lists {offer.counts.gemm1} + {offer.counts.gemm2} tactics where the table of this "
                                f"adapter has {known.gemm1} + {known.gemm2}")
@@ -151,10 +156,16 @@ class FlashInferCutlass(Backend):
     def tuning_caps(self, prepared: Prepared, batch: Batch, caps: Sequence[int]) -> list[int]:
         return tuning.caps(load(), caps)
 
+    def _counts(self, recipe: str) -> Counts | None:
+        """Tactics of the two stages by the table, which knows nothing of the 4-bit kernels before they were interleaved."""
+        release = installed_release()
+        early = release is not None and not release.interleaved and recipe in FOUR_BIT
+        return None if early else expected(recipe, fused=self.fused)
+
     def _configurations(self, case: Case, tactic: Hashable | None) -> tuple[Configuration | None, Configuration | None]:
         """What runs in the two stages; None where ids select nothing or nothing is known of them."""
         chosen = _named(tactic)
-        counts = expected(case.recipe, fused=self.fused)
+        counts = self._counts(case.recipe)
         if counts is None:
             return None, None
         return configuration(counts, 1, chosen.gemm1), configuration(counts, 2, chosen.gemm2)

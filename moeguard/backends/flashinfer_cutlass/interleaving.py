@@ -42,5 +42,14 @@ def scales(values: Tensor, group: int) -> Tensor:
     across = 128 // group
     slices = 16 // (values.element_size() * across)
     experts, rows, groups = values.shape
-    block = values.view(experts, rows // 64, slices, 64 // slices, groups // across, across)
+    block = values.reshape(experts, rows // 64, slices, 64 // slices, groups // across, across)
     return block.permute(0, 1, 4, 3, 2, 5).contiguous().flatten(-2)
+
+
+def early_scales(values: Tensor) -> Tensor:
+    """MXFP4 scales [E, N, K/32], K a multiple of 128, as releases up to 0.6.9 read them: the four of 128 columns for each row.
+
+    The result is [E, K/128, N, 4]. Scales that are left as they are were answered rightly at K = 128 alone (0.6.9 on an H200).
+    """
+    experts, rows, groups = values.shape
+    return values.reshape(experts, rows, groups // 4, 4).transpose(1, 2).contiguous()

@@ -16,7 +16,7 @@ from moeguard.quant.formats import FORMATS
 from moeguard.tensors.operand import Operand, Weights
 
 #: What FlashInfer calls the packed 4-bit types, and the weight elements of one scale.
-_FOUR_BIT = {"mxfp4_bf16": ("fp4", 32), "int4_fp8": ("int4", 128)}
+FOUR_BIT = {"mxfp4_bf16": ("fp4", 32), "int4_fp8": ("int4", 128)}
 #: Names of the layouts that 4-bit weights had before they were interleaved and have since (flashinfer#3084).
 EARLIER, LATER = "packed as for FlashInfer up to 0.6.9", "interleaved as for FlashInfer from 0.6.10 on"
 #: Fixed factor of the MXFP4 x FP8 epilogue, from FlashInfer's ``prepare_cutlass_humming_weights``.
@@ -72,7 +72,7 @@ def prepare(weights: Weights, case: Case, library: Any, *, interleave: bool | No
     elif recipe == "mxfp4_fp8":
         fc1, fc2, scales = _humming(library, fc1, fc2, weights)
         flags = {"use_w4_group_scaling": True, "use_wfp4afp8_humming": True}
-    elif recipe in _FOUR_BIT:
+    elif recipe in FOUR_BIT:
         wanted = library.release.interleaved if interleave is None else interleave
         fc1, fc2, scales = _four_bit(library, fc1, fc2, weights, case, wanted)
         flags = {"use_w4_group_scaling": True} | ({"use_packed_weights": True} if recipe == "int4_fp8" else {})
@@ -82,9 +82,11 @@ def prepare(weights: Weights, case: Case, library: Any, *, interleave: bool | No
 def foreign(weights: Weights, case: Case, library: Any) -> dict[str, Prepared]:
     """``weights {name}`` as other releases take them, by name: 4-bit weights, which are interleaved from 0.6.10 on alone.
 
+    Scales lie row by row in the earlier layout; of what releases up to 0.6.9 did with them, this is the common part.
+
     Empty in other recipes.
     """
-    if case.recipe not in _FOUR_BIT:
+    if case.recipe not in FOUR_BIT:
         return {}
     if library.release.interleaved:
         return {EARLIER: prepare(weights, case, library, interleave=False)}
@@ -114,7 +116,7 @@ def _per_tensor(weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
 
 def _four_bit(library: Any, fc1: Tensor, fc2: Tensor, weights: Weights, case: Case,
               interleave: bool) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    name, group = _FOUR_BIT[case.recipe]
+    name, group = FOUR_BIT[case.recipe]
     fc1_scale, fc2_scale = _rows(weights, "scale"), weights.down.scale
     assert fc2_scale is not None
     if interleave and library.release.interleaved:
@@ -126,6 +128,8 @@ def _four_bit(library: Any, fc1: Tensor, fc2: Tensor, weights: Weights, case: Ca
         moved = {"fp4": interleaving.mxfp4_weights, "int4": interleaving.int4_weights}[name]
         fc1, fc2 = (moved(value.contiguous()) for value in (fc1, fc2))
         fc1_scale, fc2_scale = (interleaving.scales(value, group) for value in (fc1_scale, fc2_scale))
+    elif name == "fp4" and not library.release.interleaved:
+        fc1_scale, fc2_scale = (interleaving.early_scales(value) for value in (fc1_scale, fc2_scale))
     if case.recipe == "mxfp4_bf16":
         return fc1, fc2, (fc1_scale.contiguous().view(torch.int32), fc2_scale.contiguous().view(torch.int32))
     return fc1, fc2, (fc1_scale.contiguous(), fc2_scale.contiguous(), *_int4_activation(weights, case))

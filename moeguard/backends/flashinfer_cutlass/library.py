@@ -43,6 +43,13 @@ def installed() -> str | None:
         return None
 
 
+def installed_release() -> Release | None:
+    """The row of the installed release; None without one, or for one that is not in the table. Imports nothing."""
+    found = installed()
+    known = release(found) if found else None
+    return known if isinstance(known, Release) else None
+
+
 def refusal() -> str | None:
     """Why the adapter cannot run on this machine; None when it can. Imports FlashInfer only when all else says yes.
 

@@ -17,7 +17,8 @@ class Release:
     workspace: the caller may own the workspace. fused_finalize: the call takes ``use_fused_finalize``.
     humming: MXFP4 weights with FP8 activations. interleaved: 4-bit weights must be interleaved for Hopper
     (flashinfer#3084, first in 0.6.10), earlier releases take them as packed. tuning_buckets: ``autotune`` takes them.
-    shifted_gemm2: GEMM2 ids below the number of GEMM2 tactics run another tactic than the tuner chose (flashinfer#3661).
+    geglu_tanh: the activation is there. shifted_gemm2: GEMM2 ids below the number of GEMM2 tactics run another tactic than
+    the tuner chose (flashinfer#3661).
     """
 
     version: str
@@ -27,6 +28,7 @@ class Release:
     humming: bool = True
     interleaved: bool = True
     tuning_buckets: bool = True
+    geglu_tanh: bool = True
     shifted_gemm2: bool = False
 
 
@@ -34,9 +36,9 @@ _EARLY = {"profile_ids": False, "workspace": False, "fused_finalize": False, "hu
 RELEASES: dict[str, Release] = {
     release.version: release
     for release in (
-        Release("0.6.6", **_EARLY, interleaved=False, tuning_buckets=False),
-        Release("0.6.9", **_EARLY, interleaved=False, tuning_buckets=False),
-        Release("0.6.11.post2", **_EARLY),
+        Release("0.6.6", **_EARLY, interleaved=False, tuning_buckets=False, geglu_tanh=False),
+        Release("0.6.9", **_EARLY, interleaved=False, tuning_buckets=False, geglu_tanh=False),
+        Release("0.6.11.post2", **_EARLY, geglu_tanh=False),
         Release("0.6.14", **_EARLY),
         Release("0.6.18.post1"),
         Release("0.7.4"),

@@ -142,10 +142,18 @@ class TestForeignLayouts:
         own, before = prepare(weights, one, self.of("0.7.4")), prepare(weights, one, self.of("0.6.9"))
         (name, other), = foreign(weights, one, self.of("0.7.4")).items()
         assert name == EARLIER == "packed as for FlashInfer up to 0.6.9"
-        for mine, theirs, earlier in zip((own.fc1, own.fc2, *own.scales), (other.fc1, other.fc2, *other.scales),
-                                         (before.fc1, before.fc2, *before.scales), strict=True):
-            assert torch.equal(theirs, earlier) and (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+        for mine, theirs in zip((own.fc1, own.fc2, *own.scales), (other.fc1, other.fc2, *other.scales), strict=True):
+            assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+        assert torch.equal(other.fc1, before.fc1) and torch.equal(other.fc2, before.fc2)
         assert not torch.equal(own.fc1, other.fc1) and not torch.equal(own.scales[0], other.scales[0])
+
+    def test_scales_of_early_releases_lie_by_blocks_of_128_columns(self):
+        one = case("mxfp4_bf16", {"hidden_size": 256, "intermediate_size": 128})
+        weights = make_weights(one)
+        scales = prepare(weights, one, self.of("0.6.9")).scales[1].view(torch.uint8)
+        experts, rows, groups = weights.down.scale.shape
+        assert scales.shape == (experts, groups // 4, rows, 4)
+        assert torch.equal(scales[1, 0, 5], weights.down.scale[1, 5, :4].view(torch.uint8))
 
     @pytest.mark.parametrize("recipe", ["mxfp4_bf16", "int4_fp8"])
     def test_four_bit_weights_as_later_releases_take_them(self, recipe):
@@ -181,6 +189,22 @@ class TestSupport:
         for fields in ({"routing": {"kind": "duplicate_ids"}}, {"routing": {"kind": "invalid_ids"}},
                        {"layout": {"kind": "nan_padding"}}, {"shape": {"num_tokens": 0}}):
             assert BACKEND.supports(case(**fields)).supported
+
+    @pytest.mark.parametrize(("version", "wanted", "reason"), [
+        ("0.6.9", case(activation={"kind": "geglu_tanh"}), "FlashInfer 0.6.9 has no activation geglu_tanh"),
+        ("0.6.14", case(activation={"kind": "geglu_tanh"}), ""),
+        ("0.6.9", case("int4_fp8"), "the layout of int4 scales of FlashInfer 0.6.9 was never verified"),
+        ("0.7.4", case("int4_fp8"), ""),
+    ])
+    def test_what_a_release_lacks(self, version, wanted, reason, monkeypatch):
+        monkeypatch.setattr(library, "installed", lambda: version)
+        assert BACKEND.supports(wanted).reason == reason
+
+    def test_tactics_of_early_four_bit_kernels_are_not_in_the_table(self, monkeypatch):
+        for version, known in (("0.6.9", False), ("0.7.4", True)):
+            monkeypatch.setattr(library, "installed", lambda version=version: version)
+            assert (None not in BACKEND._configurations(case("mxfp4_bf16"), Tactic(0, -1))) is known
+            assert None not in BACKEND._configurations(case("bf16"), Tactic(0, -1))
 
     def test_a_module_that_was_built_in_part(self, monkeypatch):
         monkeypatch.setenv(library.BUILT, "bf16, fp8_block")
