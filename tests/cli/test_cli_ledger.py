@@ -193,6 +193,7 @@ def test_replay_of_the_packaged_ledger_where_nothing_applies(cli: Cli, monkeypat
         raise entry.PackageNotFoundError(name)
 
     monkeypatch.setattr(entry, "version", absent)
+    monkeypatch.setenv("COLUMNS", "200")
     done = cli("replay", "--ledger", "--json", "--device", "cpu")
     assert (done.code, done.data["verdict"], done.data["ledger"]) == (3, "inconclusive", "packaged")
     assert {one["status"] for one in done.data["entries"]} == {"not_applicable"}

@@ -130,8 +130,17 @@ class TestPackaged:
         name = "flashinfer-3011-duplicate-ids"
         assert self.known(entries, "routing_contract", name, **fields) is known
         assert self.known(entries, "stale_state", name, **fields) is known
-        for kind in ("mismatch", "non_finite", "unwritten_output", "out_of_bounds_write", "crash"):
+        for kind in ("mismatch", "non_finite", "unwritten_output", "out_of_bounds_write"):
             assert not self.known(entries, kind, name, **fields)
+
+    def test_the_illegal_access_of_early_releases(self, entries: Standing) -> None:
+        name = "flashinfer-2762-duplicate-ids-illegal-access"
+        one = entries.get(name)
+        assert one is not None and one.crash_class and one.versions == ">=0.6.6,<=0.6.9"
+        assert self.known(entries, "crash", name)
+        assert not self.known(entries, "crash", name, shape={"top_k": 4})
+        assert not self.known(entries, "crash", name, routing={"kind": "uniform"})
+        assert not self.known(entries, "hang", name)
 
     def test_zero_tokens(self, entries: Standing) -> None:
         name, raised = "sglang-38773-zero-tokens", {"exception": "RuntimeError"}
