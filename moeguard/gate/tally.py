@@ -142,7 +142,7 @@ class Tally:
         """Count one scenario. Raises ValueError or KeyError on events that no run can have written.
 
         drawn: the case comes from a profile's distribution, which is what the failure rate is about. One that was given
-        (replay, sweep) counts when it fails, for tactics, strata and tokens, but not as a clean case.
+        (replay, sweep), or that was cut short, counts when it fails, for tactics, strata and tokens, but not as a clean case.
         """
         executed: list[Executed] = []
         swept: list[Swept] = []
@@ -159,6 +159,8 @@ class Tally:
                     self.offers_known = True
                 case Noted(what="known crash"):  # it was not launched
                     self.excused.setdefault(started.fingerprint, set()).add(DEFAULT_TACTIC)
+                case Noted(what="budget" | "memory"):  # it ended before its last check
+                    drawn = False
         for one in executed:
             self._execution(one, started.fingerprint)
         self._offers(executed, swept)

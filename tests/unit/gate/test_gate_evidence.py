@@ -189,6 +189,14 @@ def test_a_case_that_was_given_is_not_one_of_the_distribution(tmp_path: Path) ->
     assert (found.executions, found.cases, found.failures, found.token_buckets) == (6, 1, 1, [4, 8])
 
 
+@pytest.mark.parametrize("what", ["budget", "memory"])
+def test_a_case_that_was_cut_short_is_not_clean(what: str, tmp_path: Path) -> None:
+    note = Noted(scenario=0, backend="mine", recipe="bf16", what=what, reason="ended")
+    events = scenario(0)
+    found = summary(write(tmp_path / "run", [*events[:-1], note, events[-1], *scenario(1)]))
+    assert (found.executions, found.cases, found.failures) == (6, 1, 0)
+
+
 def test_a_known_crash_is_not_launched_and_not_clean(tmp_path: Path) -> None:
     (start, *_, end) = scenario(0)
     note = Noted(scenario=0, backend="mine", recipe="bf16", what="known crash", reason="an-entry")
