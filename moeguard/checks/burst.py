@@ -6,6 +6,7 @@ them. A race shows among many executions, and a defect of captured calls shows i
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from moeguard.checks.burst_verdict import PLACES, verdict
 from moeguard.checks.session import Execution, Session
-from moeguard.checks.verdict import PLACES, verdict
 from moeguard.core.case import Case
 from moeguard.core.finding import Kind
 from moeguard.oracle.quick import SHARES, QuickJudge
@@ -38,19 +39,22 @@ class Measured:
     replayed: Tensor
     seconds: float
 
-    def flagged(self, *, deterministic: bool) -> Tensor:
-        """Bool [N]: executions with anything that is not as it should be.
+    def deviations(self, *, deterministic: bool, judged: bool) -> Tensor:
+        """The rows without what is as it should be: 0 wherever nothing is wrong.
 
-        A finite pattern may be a right value, so what kept it counts only if a NaN pattern was kept somewhere too.
+        A finite pattern may be a right value, so what kept it counts only if a NaN pattern was kept somewhere too. The bits of
+        the first answer were judged, whatever their shares; other bits count where they must not differ, and their shares
+        where that answer was right by these rules (judged), not excused.
         """
         rows = self.rows.clone()
-        unwritten = rows[:, 1]
+        unwritten, bits, shares = rows[:, PLACES.index("unwritten")], rows[:, PLACES.index("bits")], rows[:, len(PLACES):]
         if not bool((unwritten[::2] > 0).any()):
-            rows[:, 1] = 0
+            unwritten.zero_()
+        shares[(bits == 0) | (not judged)] = 0
+        shares[shares <= 1] = 0
         if not deterministic:
-            rows[:, 3] = 0
-        places, shares = rows[:, :len(PLACES)], rows[:, len(PLACES):]
-        return (places > 0).any(1) | ~(shares <= 1).all(1)
+            bits.zero_()
+        return rows.nan_to_num(nan=torch.inf)
 
 
 def planned(case: Case) -> int:
@@ -76,7 +80,8 @@ def burst(session: Session, run: Execution, tactic: Hashable | None, check: str,
     measured = stage.measure(captured=cuda and traits.graph_safe)
     if cuda and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _HOARD:
         torch.cuda.empty_cache()
-    flagged = measured.flagged(deterministic=traits.deterministic)
+    rows = measured.deviations(deterministic=traits.deterministic, judged=run.judgement.passed)
+    flagged = (rows > 0).any(1)
     role = "graph replay" if bool(measured.replayed.any()) else "in a row"
     numbers = {"elements": judge.judged} if judge.reference.exact else {
         "elements": judge.judged, "tau": (tau := judge.limits.element(judge.judged)),
@@ -87,7 +92,7 @@ def burst(session: Session, run: Execution, tactic: Hashable | None, check: str,
             session.executed(check, role, tactic, outcome, measured.seconds * number / len(flagged), numbers, number)
     if wrong:
         stage.restore()
-        _conclude(session, run, tactic, check, measured, flagged)
+        _conclude(session, run, tactic, check, measured, rows)
 
 
 class _Stage:
@@ -125,8 +130,11 @@ class _Stage:
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 self._one()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # what the backend raised is told, not that the capture was broken off
+                    graph.capture_end()
+                raise
+            graph.capture_end()
 
         def replays() -> None:
             for _ in range(self._count - 1):
@@ -149,8 +157,9 @@ class _Stage:
 
 
 def _conclude(session: Session, run: Execution, tactic: Hashable | None, check: str, measured: Measured,
-              flagged: Tensor) -> None:
+              rows: Tensor) -> None:
     """Look for the deviation once more, eagerly; what does not come back is a race, or belongs to the graph."""
+    flagged = (rows > 0).any(1)
     before, deterministic = len(session.findings), session.traits(tactic).deterministic
     first = int(flagged.nonzero()[0, 0])
     for attempt in range(ATTEMPTS):
@@ -161,14 +170,14 @@ def _conclude(session: Session, run: Execution, tactic: Hashable | None, check: 
             break
     replays = flagged[measured.replayed]
     graph = bool(replays.numel() and replays.all() and not flagged[~measured.replayed].any())
-    numbers: dict[str, Any] = {name: float(value) for name, value in zip((*PLACES, *SHARES), measured.rows[first], strict=True)}
+    numbers: dict[str, Any] = {name: float(value) for name, value in zip((*PLACES, *SHARES), rows[first], strict=True)}
     numbers |= {"flagged": int(flagged.sum()), "executions": len(flagged)}
-    kind, what = _verdict(numbers, graph)
+    kind, what = _seen(numbers, graph)
     some = "every replay of a CUDA graph" if graph else f"{numbers['flagged']} of {numbers['executions']} equal calls in a row"
     session.report(kind, check, tactic, f"{some} {what}", numbers)
 
 
-def _verdict(numbers: dict[str, Any], graph: bool) -> tuple[Kind, str]:
+def _seen(numbers: dict[str, Any], graph: bool) -> tuple[Kind, str]:
     """Kind and predicate of what was seen in the first flagged execution and did not come back."""
     seen = ("writes outside of the output or the workspace" if numbers["guards"] else "changes an input" if numbers["inputs"]
             else "leaves elements unwritten" if numbers["unwritten"] else "is answered wrongly, or not as the first")

@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from moeguard.checks import verdict_kernels as kernels
-from moeguard.checks.verdict import WIDTH, Verdict
+from moeguard.checks.burst_verdict import WIDTH, BurstVerdict
 from moeguard.memory.buffers import GUARD, WORKSPACE_GUARD
 from moeguard.oracle.quick import QuickJudge
 from moeguard.tensors.problem import Problem
@@ -16,8 +16,8 @@ from moeguard.tensors.problem import Problem
 BLOCK, BYTES = 1024, 4096
 
 
-class FusedVerdict(Verdict):
-    """The same rows as ``Verdict`` up to the rounding of float32 sums."""
+class FusedVerdict(BurstVerdict):
+    """The same rows as ``BurstVerdict`` up to the rounding of float32 sums."""
 
     def __init__(self, problem: Problem, judge: QuickJudge, first: Tensor, workspace_bytes: int, count: int) -> None:
         super().__init__(problem, judge, first, workspace_bytes, count)

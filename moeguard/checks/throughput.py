@@ -53,12 +53,15 @@ def throughput(session: Session, executions: int) -> Throughput:
         runs = _right(session)
         if not runs:
             return Throughput(reason="no answer was right")
-        each = max(2, executions // len(runs))
+        each, before = max(2, executions // len(runs)), session.executions
         measured = [_measure(session, run, tactic, each) for tactic, run in runs]
     except ScenarioAborted:
         return Throughput(reason=session.findings[-1].sentence if session.findings else session.notes[-1].reason)
     found = session.findings[0].sentence if session.findings else ""
-    return Throughput(len(runs), each * len(runs), sum(one[0] for one in measured), sum(one[1] for one in measured), found)
+    made = session.executions - before
+    if made != each * len(runs):
+        return Throughput(reason=found or "not every tactic could be executed in a row")
+    return Throughput(len(runs), made, sum(one[0] for one in measured), sum(one[1] for one in measured), found)
 
 
 def _right(session: Session) -> list[tuple[Hashable | None, Execution]]:

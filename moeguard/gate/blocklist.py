@@ -76,7 +76,8 @@ class Blocklist:
         if self.metadata is None:
             return True
         here = dict.fromkeys(METADATA) | {"flashinfer_version": flashinfer, "cuda_version": cuda, "gpu": gpu}
-        return all(self.metadata.get(name) in (ANY, value) and name in self.metadata for name, value in here.items())
+        return all(found == ANY or (found is not None and found == value)
+                   for name, value in here.items() for found in (self.metadata.get(name),))
 
     def to_data(self) -> dict[str, Any]:
         """JSON data, as FlashInfer reads it."""

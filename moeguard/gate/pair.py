@@ -38,5 +38,11 @@ def pair_of(name: str) -> Pair | None:
 
 def combined(name: str, known: Container[str]) -> bool:
     """Whether ``name`` is a pair of two tactics that are ``known`` one by one."""
+    singles = singles_of(name)
+    return bool(singles) and all(one in known for one in singles)
+
+
+def singles_of(name: str) -> tuple[str, ...]:
+    """The single tactics that a pair of two ids is made of; none for any other name."""
     pair = pair_of(name)
-    return pair is not None and DEFAULT not in pair and all(one in known for one in pair.singles)
+    return pair.singles if pair is not None and DEFAULT not in pair else ()

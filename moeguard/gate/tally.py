@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from moeguard.core.events import Event, Executed, Found, Noted, ScenarioStarted, Swept
 from moeguard.core.tokens import token_bucket
+from moeguard.gate.pair import singles_of
 
 #: The name of the tactic that an untuned call gets.
 DEFAULT_TACTIC = "default"
@@ -62,14 +63,14 @@ class Stratum:
 class Tally:
     """Counts of one cell; those of several runs add up with ``add``.
 
-    executed: calls with a verdict, by tactic. clean: fingerprints of distinct cases that were drawn and had no finding. failed,
-    excused: of those that had an open one, and of those that had known ones alone or were not launched because of a known
-    crash, each with the tactics at fault. tactics: judged executions by tactic that was seen or offered. right: tactics with a
-    right answer. offers_known: a scenario forced fewer tactics than a campaign may, so all. offers_cut: one forced as many as
-    it may, so perhaps not all. swept: a sweep forced every one. tokens: T of judged cases. strata: by token bucket and
-    tactic. reruns: judged executions by tactic and case. shapes: where each defect was seen.
-    times: seconds by tactic that was right, ``default`` included, one table for each layer and T of a timed sweep.
-    quarantined: defects of the tactics that ``without`` left out.
+    executed: calls with a verdict, by tactic. clean: fingerprints of distinct cases that were drawn and had no finding.
+    failed, excused: of those that had an open one, and of those that had known ones alone or were not launched because of a
+    known crash, each with the tactics at fault. tactics: judged calls by tactic that was seen or offered, a burst being one.
+    right: tactics with a right answer. offers_known: a scenario forced fewer tactics than a campaign may, so all.
+    offers_cut: one forced as many as it may, so perhaps not all. swept: a sweep forced every one. tokens: T of judged cases.
+    strata: by token bucket and tactic. reruns: judged executions by tactic and case, all of a burst. shapes: where each
+    defect was seen. times: seconds by tactic that was right, ``default`` included, one table for each layer and T of a timed
+    sweep. quarantined: defects of the tactics that ``without`` left out.
     """
 
     executed: Counter[str] = field(default_factory=Counter)
@@ -124,17 +125,21 @@ class Tally:
         self.quarantined |= other.quarantined
 
     def without(self, quarantined: Collection[str]) -> Tally:
-        """The counts over all other tactics. Cases in which these tactics alone failed prove nothing: they count as excused."""
+        """The counts over all other tactics. Cases in which these tactics alone failed prove nothing: they count as excused.
+
+        A pair with one of these cannot be chosen either: it is not counted, but what was found of it stays.
+        """
         gone = set(quarantined)
+        unused = {name for name in self.tactics | self.executed if name in gone or gone & set(singles_of(name))}
         failed = {case: tactics for case, tactics in self.failed.items() if not tactics <= gone}
         excused = self.excused | {case: tactics for case, tactics in self.failed.items() if tactics <= gone}
         return replace(
-            self, failed=failed, excused=excused, right=self.right - gone,
-            executed=Counter({name: number for name, number in self.executed.items() if name not in gone}),
-            tactics=Counter({name: number for name, number in self.tactics.items() if name not in gone}),
-            strata={place: stratum for place, stratum in self.strata.items() if place[1] not in gone},
-            reruns=Counter({place: number for place, number in self.reruns.items() if place[0] not in gone}),
-            times=[{name: seconds for name, seconds in row.items() if name not in gone} for row in self.times],
+            self, failed=failed, excused=excused, right=self.right - unused,
+            executed=Counter({name: number for name, number in self.executed.items() if name not in unused}),
+            tactics=Counter({name: number for name, number in self.tactics.items() if name not in unused}),
+            strata={place: stratum for place, stratum in self.strata.items() if place[1] not in unused},
+            reruns=Counter({place: number for place, number in self.reruns.items() if place[0] not in unused}),
+            times=[{name: seconds for name, seconds in row.items() if name not in unused} for row in self.times],
             defects={one for one in self.defects if one.tactic not in gone},
             quarantined=self.quarantined | {one for one in self.defects if one.tactic in gone})
 
@@ -147,6 +152,7 @@ class Tally:
         executed: list[Executed] = []
         swept: list[Swept] = []
         defects: set[Defect] = set()
+        whole = True
         for event in events:
             match event:
                 case Executed():
@@ -159,11 +165,11 @@ class Tally:
                     self.offers_known = True
                 case Noted(what="known crash"):  # it was not launched
                     self.excused.setdefault(started.fingerprint, set()).add(DEFAULT_TACTIC)
-                case Noted(what="budget" | "memory"):  # it ended before its last check
-                    drawn = False
+                case Noted(what="budget" | "memory" | "disk space"):  # it ended before its last check
+                    drawn, whole = False, False
         for one in executed:
             self._execution(one, started.fingerprint)
-        self._offers(executed, swept)
+        self._offers(executed, swept, whole=whole and not any(defect.kind in ("crash", "hang") for defect in defects))
         executed = [one for one in executed if one.check not in {check for check, _ in BESIDE}]
         for defect in defects:
             self.tactics[defect.tactic] += 0
@@ -197,7 +203,7 @@ class Tally:
     def _execution(self, one: Executed, case: str) -> None:
         tactic, judged = one.tactic or DEFAULT_TACTIC, one.outcome in _JUDGED
         self.executed[tactic] += one.count
-        self.tactics[tactic] += one.count * judged
+        self.tactics[tactic] += judged
         if one.outcome == "ok":
             self.right.add(tactic)
         if judged and one.check in SAME_CALL:
@@ -214,8 +220,8 @@ class Tally:
                 stratum = self.strata.setdefault((bucket, tactic), Stratum())
                 (stratum.failed if failed else stratum.clean).add(case)
 
-    def _offers(self, executed: list[Executed], swept: list[Swept]) -> None:
-        """Take over the tactics that the scenario shows, and whether these are all."""
+    def _offers(self, executed: list[Executed], swept: list[Swept], *, whole: bool) -> None:
+        """Take over the tactics that the scenario shows, and whether these are all, which one that ended early does not tell."""
         forced = {one.tactic for one in executed if one.check == "tactics" and one.tactic is not None}
         for event in swept:
             self.tactics[event.tactic or DEFAULT_TACTIC] += 0
@@ -223,7 +229,7 @@ class Tally:
             self.swept = True
         elif len(forced) >= FORCED_PER_SCENARIO:
             self.offers_cut = True
-        elif forced:
+        elif forced and whole:
             self.offers_known = True
         times = {event.tactic or DEFAULT_TACTIC: event.seconds for event in swept if event.seconds and event.outcome == "ok"}
         if times:

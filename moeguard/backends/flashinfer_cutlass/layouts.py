@@ -82,7 +82,7 @@ def prepare(weights: Weights, case: Case, library: Any, *, interleave: bool | No
 def foreign(weights: Weights, case: Case, library: Any) -> dict[str, Prepared]:
     """``weights {name}`` as other releases take them, by name: 4-bit weights, which are interleaved from 0.6.10 on alone.
 
-    Scales lie row by row in the earlier layout; of what releases up to 0.6.9 did with them, this is the common part.
+    The earlier layout has its scales row by row here, not in the blocks of ``interleaving.early_scales``.
 
     Empty in other recipes.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +18,12 @@ from moeguard.checks.subject import Resources
 from moeguard.checks.values import values
 from moeguard.core.case import Case
 from moeguard.core.events import Event, Executed
+from moeguard.core.numerics import Numerics
 from moeguard.oracle.judge import Judge
 from moeguard.oracle.quick import SHARES, QuickJudge
+from moeguard.oracle.reference import make_reference
+from moeguard.tensors.problem import build_problem
+from moeguard.tensors.weights import WeightBank
 
 COUNT = 12
 
@@ -69,6 +74,11 @@ class Input(Sometimes):
         batch.x.data[0, 0] += 1
 
 
+def flagged(rows: Tensor, *, deterministic: bool = True, judged: bool = True) -> Tensor:
+    measured = Measured(rows, torch.zeros(len(rows), dtype=torch.bool), 0.0)
+    return (measured.deviations(deterministic=deterministic, judged=judged) > 0).any(1)
+
+
 def run(backend: TorchReference, one: Case | None = None, count: int | None = COUNT) -> tuple[Session, list[Executed]]:
     events: list[Event] = []
     session = Session(backend, one or case(), Resources("cpu"), emit=events.append)
@@ -102,6 +112,23 @@ def test_one_bad_execution_among_many_is_found(backend: type[Sometimes], kind: s
     assert sum(event.count for event in executed) == session.executions
 
 
+@pytest.mark.parametrize("recipe", ["fp8_per_tensor", "int4_fp8"])
+def test_an_answer_that_is_finer_than_declared_stays_excused(recipe: str) -> None:
+    class Finer(TorchReference):
+        """Declares the recipe's rounding of the intermediate and does not do it."""
+
+        def run(self, prepared: Any, batch: Any, out: Tensor, **named: Any) -> None:
+            reference = make_reference(build_problem(self.case, WeightBank()), replace(Numerics.of(recipe), intermediate="none"))
+            out.copy_(reference.y)
+
+    for seed in range(3):
+        backend, one = Finer(), case(recipe, seed=seed)
+        backend.case = one
+        session, executed = run(backend, one)
+        assert not session.findings, session.findings[0].sentence
+        assert executed[-1].outcome == "ok" or len(executed) < 3
+
+
 def test_a_wrong_answer_is_found_where_bits_may_differ() -> None:
     session, _ = run(Sometimes(7, deterministic=False))
     (finding,) = session.findings
@@ -117,15 +144,25 @@ def test_nothing_is_executed_on_a_cpu_unless_asked() -> None:
 def test_a_finite_pattern_that_is_a_right_value_is_no_finding() -> None:
     rows = torch.zeros(4, 4 + len(SHARES))
     rows[1, 1] = rows[3, 1] = 1
-    assert not Measured(rows, torch.zeros(4, dtype=torch.bool), 0.0).flagged(deterministic=True).any()
+    assert not flagged(rows).any()
     rows[2, 1] = 1
-    assert Measured(rows, torch.zeros(4, dtype=torch.bool), 0.0).flagged(deterministic=True).tolist() == [False, True, True, True]
+    assert flagged(rows).tolist() == [False, True, True, True]
 
 
 def test_a_measurement_that_is_no_number_is_flagged() -> None:
     rows = torch.zeros(2, 4 + len(SHARES))
-    rows[1, 5] = float("nan")
-    assert Measured(rows, torch.zeros(2, dtype=torch.bool), 0.0).flagged(deterministic=False).tolist() == [False, True]
+    rows[1, 3], rows[1, 5] = 1, float("nan")
+    assert flagged(rows, deterministic=False).tolist() == [False, True]
+
+
+def test_the_bits_of_the_first_answer_are_right_whatever_their_share() -> None:
+    rows = torch.zeros(2, 4 + len(SHARES))
+    rows[:, 6] = 1.5
+    assert not flagged(rows).any()
+    rows[1, 3] = 1
+    assert flagged(rows, deterministic=False).tolist() == [False, True]
+    assert not flagged(rows, deterministic=False, judged=False).any()
+    assert flagged(rows, judged=False).tolist() == [False, True]
 
 
 def test_the_number_of_executions_follows_from_the_size() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from moeguard.checks.verdict import PLACES
+from moeguard.checks.burst_verdict import PLACES
 from moeguard.oracle.quick import SHARES
 
 COLUMNS = (*PLACES, *SHARES)

@@ -146,6 +146,7 @@ def test_metadata_decides_where_it_loads() -> None:
     assert made.metadata is not None
     for name in METADATA:
         assert not Blocklist({key: made.metadata[key] for key in METADATA if key != name}, frozenset(), frozenset()).loads(*here)
+        assert not Blocklist(dict(made.metadata) | {name: None}, frozenset(), frozenset()).loads(*here)
     assert not Blocklist(dict(made.metadata) | {"cudnn_version": "9"}, frozenset(), frozenset()).loads(*here)
 
 

@@ -128,7 +128,7 @@ def test_a_burst_counts_each_of_its_executions(tmp_path: Path) -> None:
     burst = Executed(scenario=0, number=70, check="tactics", role="graph replay", tactic="a", outcome="ok", seconds=0.1, count=64)
     events = scenario(0)
     found = summary(write(tmp_path / "run", [*events[:-1], burst, events[-1]]))
-    assert (found.executions, found.tactics["a"]) == (67, 65)
+    assert (found.executions, found.tactics["a"]) == (67, 2)
 
 
 def test_a_failed_execution_without_a_finding_is_a_failure(tmp_path: Path) -> None:
@@ -189,12 +189,22 @@ def test_a_case_that_was_given_is_not_one_of_the_distribution(tmp_path: Path) ->
     assert (found.executions, found.cases, found.failures, found.token_buckets) == (6, 1, 1, [4, 8])
 
 
-@pytest.mark.parametrize("what", ["budget", "memory"])
+def test_a_pair_goes_with_the_single_that_is_quarantined(tmp_path: Path) -> None:
+    names = ("(3, -1)", "(4, -1)", "(-1, 5)", "(3, 5)", "(4, 5)")
+    evidence = read(write(tmp_path / "run", scenario(0, tactics=names)))
+    assert isinstance(evidence, RunEvidence)
+    left = evidence.cells[CELL].without(["(3, -1)"])
+    assert set(left.tactics) == left.right == {"default", "(4, -1)", "(-1, 5)", "(4, 5)"} and left.executions == 4
+
+
+@pytest.mark.parametrize("what", ["budget", "memory", "disk space"])
 def test_a_case_that_was_cut_short_is_not_clean(what: str, tmp_path: Path) -> None:
     note = Noted(scenario=0, backend="mine", recipe="bf16", what=what, reason="ended")
     events = scenario(0)
     found = summary(write(tmp_path / "run", [*events[:-1], note, events[-1], *scenario(1)]))
     assert (found.executions, found.cases, found.failures) == (6, 1, 0)
+    alone = summary(write(tmp_path / "alone", [*events[:-1], note, events[-1]]))
+    assert not alone.tactics_known
 
 
 def test_a_known_crash_is_not_launched_and_not_clean(tmp_path: Path) -> None:

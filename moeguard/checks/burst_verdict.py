@@ -19,7 +19,7 @@ PLACES = ("guards", "unwritten", "inputs", "bits")
 WIDTH = len(PLACES) + len(SHARES)
 
 
-class Verdict:
+class BurstVerdict:
     """Poisons the buffers of an execution and judges what it left.
 
     rows: float32 [count, WIDTH]. first: the answer that the others are compared with, in the output dtype. Holds for ``count``
@@ -56,10 +56,10 @@ class Verdict:
         self.place.add_(1)
 
 
-def verdict(problem: Problem, judge: QuickJudge, first: Tensor, workspace_bytes: int, count: int) -> Verdict:
+def verdict(problem: Problem, judge: QuickJudge, first: Tensor, workspace_bytes: int, count: int) -> BurstVerdict:
     """The fused one on a GPU with Triton, else that of torch's operations."""
     if problem.device.type == "cuda" and find_spec("triton") is not None:
         from moeguard.checks.fused_verdict import FusedVerdict
 
         return FusedVerdict(problem, judge, first, workspace_bytes, count)
-    return Verdict(problem, judge, first, workspace_bytes, count)
+    return BurstVerdict(problem, judge, first, workspace_bytes, count)
