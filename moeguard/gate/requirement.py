@@ -69,7 +69,7 @@ def _repeats(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
     few = [tactic for tactic, number in summary.tactics.items()
            if number < asked.min_repeats and not combined(tactic, summary.tactics)]
     return Failed("repeats", f"at least {asked.min_repeats}", str(summary.repeats),
-                  f"fewer than {asked.min_repeats} judged executions of tactics {_listed(few)}", campaign(cell, asked.max_bound))
+                  f"fewer than {asked.min_repeats} judged calls of tactics {_listed(few)}", campaign(cell, asked.max_bound))
 
 
 def _reruns(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:

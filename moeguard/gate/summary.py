@@ -148,7 +148,7 @@ class Summary(_Value):
             f"{strata.worst.tactic} at T >= {strata.worst.token_bucket} with {strata.worst.failures} of {strata.worst.cases}, "
             f"bound {strata.worst.bound:.3g}")
         return (f"{self.executions} executions, {self.failures} failures in {self.cases} distinct cases, bound {self.bound:.3g}; "
-                f"{covered} of {len(self.tactics)} tactics right, {self.repeats} executions or more of each; "
+                f"{covered} of {len(self.tactics)} tactics right, {self.repeats} calls or more of each; "
                 f"{len(self.token_buckets)} token buckets, {len(self.boundary_tokens)} boundary token counts; "
                 f"{len(self.known_findings)} known findings{per}")
 

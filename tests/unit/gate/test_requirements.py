@@ -39,7 +39,7 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
                "tactic b at T >= 4096: 0 failures in 4 cases leave a failure rate of up to 0.527"),
     "tuning": ({"known_findings": [PROBLEM | {"kind": "vacuous_autotune"}]}, "a tuning measured nothing"),
     "reruns": ({"known_findings": [RACE]}, "nondeterministic of tactic default needs 59 executions of one and the same case, 3"),
-    "repeats": ({"repeats": 4, "tactics": {"a": 4, "b": 9, "default": 9}}, "fewer than 5 judged executions of tactics a"),
+    "repeats": ({"repeats": 4, "tactics": {"a": 4, "b": 9, "default": 9}}, "fewer than 5 judged calls of tactics a"),
 }
 
 
