@@ -86,7 +86,7 @@ class Summary(_Value):
     quarantined tactic alone failed. bound: 95 % Clopper-Pearson upper bound on the failure rate over ``cases``, 1.0 without
     any. tactics: judged executions by tactic. tactics_covered: those that gave a right answer. tactics_known: whether the
     runs show every tactic that is offered. token_buckets: powers of two at or below the numbers of tokens, 0 for none.
-    boundary_tokens: numbers of tokens at or beside a power of two. repeats: judged executions of the tactic that has fewest;
+    boundary_tokens: numbers of tokens at or beside a power of two. repeats: judged calls of the tactic that has fewest;
     pairs of tactics that count one by one are left out. strata: None without a judged case. speed_up: None when no sweep
     was timed. quarantined_findings: of the tactics that the entry quarantines; all other fields are without these tactics.
     """
