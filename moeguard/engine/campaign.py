@@ -18,8 +18,8 @@ from moeguard.engine.options import Options
 from moeguard.engine.pool import Workers
 from moeguard.engine.rundir import RunDirectory
 from moeguard.engine.shrink import settle
-from moeguard.engine.site import workers_of
 from moeguard.engine.worker import Job
+from moeguard.engine.workers import workers_of
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
 from moeguard.fuzz.steering import steer
