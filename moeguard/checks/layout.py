@@ -42,7 +42,7 @@ def _probe(session: Session, name: str, subject: Subject) -> None:
     """One execution with a workspace as for the case's own weights."""
     run = session.execute("layout", f"weights {name}", subject=subject, refusals=(Exception,), quiet=True)
     if run.refused is not None and exhausted(run.refused) == "memory":
-        session.crash("run", run.refused, None, "layout")
+        session.crash("run", run.refused, None, "layout", subject.workspace_bytes)
     if run.refused is not None:
         fault = fault_of(run.refused, wrote=run.wrote)
         if fault is not None:

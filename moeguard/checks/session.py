@@ -13,7 +13,7 @@ from torch import Tensor
 
 from moeguard.backends.protocol import Backend, Support, Traits
 from moeguard.checks.declared import trait_of
-from moeguard.checks.exhausted import asked_for, exhausted
+from moeguard.checks.exhausted import asked_for, beyond, exhausted
 from moeguard.checks.place import place_map
 from moeguard.checks.sentence import describe, plain
 from moeguard.checks.subject import Resources, Subject, base_subject
@@ -30,6 +30,8 @@ DUE: dict[type, str] = {Support: 'mg.Support.yes() or mg.Support.no("reason")', 
                         Numerics: "mg.Numerics(...)", int: "an int"}
 #: Distance between the seeds of a case and of its confirmation.
 SECOND_SEED = 1
+#: Largest workspace that a backend may ask for, in bytes: more than any device has.
+LARGEST_WORKSPACE = 1 << 40
 
 
 class Calling(NamedTuple):
@@ -127,15 +129,18 @@ class Session:
         finally:
             self.breach = self._topic = None
 
-    def crash(self, what: str, error: BaseException, tactic: Hashable | None, check: str) -> NoReturn:
-        """Report a crash and abort. Memory or disk space that ran out is noted, unless it exceeds the declared workspace."""
+    def crash(self, what: str, error: BaseException, tactic: Hashable | None, check: str,
+              declared: int | None = None) -> NoReturn:
+        """Report a crash and abort. Memory or disk space that ran out is noted, unless it exceeds the declared workspace.
+
+        declared: bytes of the workspace that a ``run`` was given; None for every other call.
+        """
         lacking, asked = exhausted(error), asked_for(error)
-        declared = (self._base.workspace_bytes or 0) if self._base is not None else 0
-        if lacking is not None and not (lacking == "memory" and 0 < declared < asked):
+        if lacking is not None and not (lacking == "memory" and beyond(asked, declared)):
             self.note(lacking, f"{what} ran out of {lacking}")
             raise ScenarioAborted(what) from error
-        beyond = f" (it asked for {asked} bytes, and declares a workspace of {declared})" if lacking is not None else ""
-        self.report("crash", check, tactic, f"{what} raised {type(error).__name__}: {plain(error)}{beyond}",
+        more = f" (it asked for {asked} bytes, and declares a workspace of {declared})" if lacking is not None else ""
+        self.report("crash", check, tactic, f"{what} raised {type(error).__name__}: {plain(error)}{more}",
                     {"call": what, "exception": type(error).__name__})
         raise ScenarioAborted(what) from error
 
@@ -183,7 +188,7 @@ class Session:
                     torch.cuda.synchronize()
         except (Exception, SystemExit) as error:
             if not isinstance(error, refusals):
-                self.crash("run", error, tactic, check)
+                self.crash("run", error, tactic, check, subject.workspace_bytes)
             refused = error
         seconds = time.perf_counter() - start
         broken = self._memory(check, tactic, buffer, out, workspace, inputs, returned, refused)
@@ -218,8 +223,8 @@ class Session:
         if subject.workspace_bytes is None:
             subject.workspace_bytes = self.guarded("workspace_bytes", lambda: self.backend.workspace_bytes(
                 subject.prepared, subject.problem.batch), tactic, check, due=int)
-            if subject.workspace_bytes < 0:
-                error = ValueError("allowed: 0 or more")
+            if not 0 <= subject.workspace_bytes <= LARGEST_WORKSPACE:
+                error = ValueError(f"allowed: 0 to {LARGEST_WORKSPACE}")
                 self.crash(f"workspace_bytes = {subject.workspace_bytes}", error, tactic, check)
         return subject.workspace_bytes
 

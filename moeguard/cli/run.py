@@ -69,7 +69,7 @@ def run(
     from_plugins = load_plugins(plugin)
     site = None
     if ray is not None:
-        from moeguard.engine.ray_pool import survey
+        from moeguard.engine.cluster import survey
 
         site = survey(ray, known_device(device))
     device = site.device if site else chosen_device(device)

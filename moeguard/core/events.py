@@ -142,22 +142,28 @@ EVENTS: dict[str, type[Event]] = {
 }
 
 
+class ForeignEvent(ValueError):
+    """A line that is whole, but means nothing to this version."""
+
+
 def parse(line: str) -> Event:
-    """The event of one journal line. Raises ValueError when it is not one."""
+    """The event of one journal line. Raises ValueError when it is not one: ForeignEvent when it may be one to others."""
     data = json.loads(line)
-    if not isinstance(data, dict) or data.get("event") not in EVENTS:
+    if not isinstance(data, dict) or not isinstance(data.get("event"), str):
         raise ValueError("not an event")
+    if data["event"] not in EVENTS:
+        raise ForeignEvent(f"unknown event {data['event']!r}")
     kind = EVENTS[data.pop("event")]
     types = _types(kind.name)
     if not data.keys() <= types.keys():
-        raise ValueError(f"unknown fields {sorted(data.keys() - types.keys())}")
+        raise ForeignEvent(f"unknown fields {sorted(data.keys() - types.keys())}")
     for name, value in data.items():
         if not isinstance(value, types[name]) or (isinstance(value, bool) and bool not in types[name]):
-            raise ValueError(f"{name} is a {type(value).__name__}")
+            raise ForeignEvent(f"{name} is a {type(value).__name__}")
     try:
         return kind(**data)
     except TypeError as error:
-        raise ValueError(str(error)) from None
+        raise ForeignEvent(str(error)) from None
 
 
 @cache

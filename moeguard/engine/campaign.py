@@ -18,8 +18,8 @@ from moeguard.engine.options import Options
 from moeguard.engine.pool import Workers
 from moeguard.engine.rundir import RunDirectory
 from moeguard.engine.shrink import settle
-from moeguard.engine.site import workers_of
 from moeguard.engine.worker import Job
+from moeguard.engine.workers import workers_of
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
 from moeguard.fuzz.steering import steer
@@ -49,7 +49,6 @@ class Campaign:
         self._begun: set[int] = set()
         self._scenarios: defaultdict[int, list[Event]] = defaultdict(list)
         self._settled: set[str] = set()
-        self._ahead = ThreadPoolExecutor(1)
 
     def run(self) -> list[Event]:
         """Run to the end, or to Ctrl-C, and return all events of the run. A complete run is returned as it is."""
@@ -57,8 +56,7 @@ class Campaign:
         if any(isinstance(event, RunFinished) and not event.interrupted for event in past):
             return past
         del past  # what counts of it is taken over while nobody else can write
-        with Journal(self._directory.journal) as journal:
-            self._journal = journal
+        with ThreadPoolExecutor(1) as self._ahead, Journal(self._directory.journal) as self._journal:
             self._directory.tidy()
             self._replay(self._directory.events())
             interrupted = False

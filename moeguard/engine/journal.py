@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from moeguard.core.errors import RunDirectoryError
-from moeguard.core.events import Event, ScenarioStarted, parse
+from moeguard.core.events import Event, ForeignEvent, ScenarioStarted, parse
 
 #: Seconds between two syncs to the disk.
 SYNC_EVERY = 1.0
@@ -94,7 +94,7 @@ def read_journal(path: Path) -> list[Event]:
     """All events, in order. A scenario that was started again (after a kill) keeps its last attempt only.
 
     A last line that is damaged or lacks its newline is ignored. Raises RunDirectoryError with the line number of any other
-    bad line.
+    bad line, also of a last one that is whole but of another version: cutting it off would lose something.
     """
     events: list[Event] = []
     last_start: dict[int, int] = {}
@@ -131,10 +131,12 @@ def _events(path: Path) -> Iterator[Event]:
                 yield parse(line.decode("utf-8"))
             except (ValueError, RecursionError) as error:
                 damage = f"{path}: line {number} is damaged ({str(error)[:80]})"
+                if isinstance(error, ForeignEvent):
+                    raise RunDirectoryError(damage) from None
 
 
 def _whole(path: Path) -> int:
-    """Bytes up to the end of the last line that is an event; the lines before it are taken to be whole."""
+    """Bytes up to the end of the last line that is an event of any version; the lines before it are taken to be whole."""
     if not path.stat().st_size:
         return 0
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -142,6 +144,8 @@ def _whole(path: Path) -> int:
         start = data.rfind(b"\n", 0, max(0, end - 1)) + 1
         try:
             parse(data[start:end].decode("utf-8"))
+        except ForeignEvent:
+            return end
         except (ValueError, RecursionError):
             return start
         return end

@@ -80,15 +80,15 @@ class WorkerProcess:
         self.calling, self.since = None, time.monotonic()
         try:
             self.connection.send(job)
-        except (BrokenPipeError, ConnectionResetError):
-            raise EOFError from None
+        except OSError as error:
+            raise EOFError from error
 
     def receive(self) -> Event | None:
         """Take one message. Raises EOFError when the process is gone, HarnessError when the guard failed in it."""
         try:
             message = self.connection.recv()
-        except ConnectionResetError:
-            raise EOFError from None
+        except OSError as error:  # also one that ended in the middle of a message
+            raise EOFError from error
         self.since = time.monotonic()
         if isinstance(message, WorkerError):
             raise HarnessError(message.text)

@@ -7,15 +7,15 @@ end; when the actor's host dies before, nothing of the scenario counts and anoth
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
+import hashlib
+import shutil
 import socket
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,58 +24,12 @@ from moeguard.core.environment import fingerprint
 from moeguard.core.errors import HarnessError, MoeguardError
 from moeguard.core.events import Event, Found, Relaunched, ScenarioFinished
 from moeguard.core.finding import Finding
+from moeguard.engine.cluster import HOST_TIMEOUT, connected, needs, slots_of
 from moeguard.engine.pool import LAUNCHES, POLL, Pool, Remaining, last_launch
 from moeguard.engine.worker import Job, Settings
 
-ALLOWED = "allowed: HOST:PORT of a running cluster, or auto"
-#: Seconds to reach the cluster, and those that a campaign waits for a host when it has none.
-CONNECT_TIMEOUT, HOST_TIMEOUT = 5.0, 180.0
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What a cluster offers. device: ``cuda`` when it has GPUs. slots: GPUs, or CPU slots. environment: of one of its hosts."""
-
-    device: str
-    slots: int
-    environment: dict[str, Any]
-
-
-def survey(address: str, device: str | None) -> Site:
-    """Connect to the cluster and look at it. Raises MoeguardError when there is no ray, no cluster, or no such device."""
-    ray = connect(address)
-    resources = ray.cluster_resources()
-    device = device or ("cuda" if resources.get("GPU", 0) >= 1 else "cpu")
-    slots = int(resources.get("GPU" if device == "cuda" else "CPU", 0))
-    if slots < 1:
-        raise MoeguardError(f"--ray: the cluster at {address} has no {'GPU' if device == 'cuda' else 'CPU slot'}; allowed: a "
-                            f"cluster with hosts for device {device}")
-    return Site(device, slots, ray.get(ray.remote(fingerprint).options(**_needs(device)).remote(device)))
-
-
-def connect(address: str) -> Any:
-    """The module ``ray``, connected. Raises MoeguardError with one sentence when that is impossible."""
-    try:
-        import ray
-    except ImportError:
-        raise MoeguardError("--ray: ray is not installed; allowed: after pip install 'moeguard[ray]'") from None
-    if ray.is_initialized():
-        return ray
-    if address != "auto":
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
-        except (OSError, ValueError, OverflowError):
-            raise MoeguardError(f"--ray: no Ray cluster answers at {address}; {ALLOWED}") from None
-    import ray._private.worker
-
-    ray._private.worker.print_to_stdstream = lambda *data, **named: None  # it prints the ends of hosts on our stdout
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, namespace="moeguard")
-    except Exception as error:
-        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise MoeguardError(f"--ray: no Ray cluster answers at {address} ({reason}); {ALLOWED}") from None
-    return ray
+#: Seconds that a host gets to clean up.
+CLOSE_TIMEOUT = 5.0
 
 
 class Host:
@@ -83,10 +37,11 @@ class Host:
 
     def __init__(self, settings: Settings, timeout: float, files: dict[str, bytes]) -> None:
         vars(sys.modules["__main__"]).pop("__file__", None)  # or each worker process would import Ray's main program
-        folder = Path(tempfile.mkdtemp(prefix="moeguard-"))
-        self._settings = replace(settings, plugins=tuple(_at_hand(name, files, folder) for name in settings.plugins))
+        self._folder = Path(tempfile.mkdtemp(prefix="moeguard-"))
+        copies = tuple(_copied(name, files[name], self._folder) for name in settings.plugins)
+        self._settings = replace(settings, plugins=copies)
         self._pool = Pool(self._settings, 1, timeout)
-        self._stopped = False
+        self._stopped: int | None = None
 
     def environment(self) -> tuple[str, dict[str, Any]]:
         """Name and environment of this host, once its worker is ready."""
@@ -101,18 +56,22 @@ class Host:
             registry.load_plugin(plugin)
         return self._pool.unavailable(backend)
 
-    def run(self, job: Job) -> list[Event]:
-        """All events of one job, of its last launch."""
-        self._stopped = False
-        return last_launch(event for _, event in self._pool.run([job], lambda: 0.0 if self._stopped else None))
+    def run(self, job: Job, launch: int) -> list[Event]:
+        """All events of one job, of its last launch here. launch: its number, by which it can be stopped."""
+        return last_launch(event for _, event in self._pool.run([job], lambda: 0.0 if self._stopped == launch else None))
 
     def fresh(self, jobs: Sequence[Job]) -> list[list[Event]]:
         """See ``Workers.fresh``."""
         return self._pool.fresh(jobs)
 
-    def stop(self) -> None:
-        """End the job that is under way."""
-        self._stopped = True
+    def stop(self, launch: int) -> None:
+        """End this launch, also one that is still on its way here; none that follows it."""
+        self._stopped = launch
+
+    def close(self) -> None:
+        """End the worker and remove its files."""
+        self._pool.__exit__()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _Seat:
@@ -120,6 +79,7 @@ class _Seat:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
+        self.launch = 0
         self.renew()
 
     def renew(self) -> None:
@@ -134,22 +94,21 @@ class RayPool:
     """At most ``count`` actors on the cluster at ``address``. environment: of the run; hosts that differ are left out."""
 
     def __init__(self, address: str, settings: Settings, count: int, timeout: float, environment: dict[str, Any]) -> None:
-        self._ray = ray = connect(address)
-        self._address, self._environment = address, environment
         files = {name: Path(name).read_bytes() for name in settings.plugins}
-        actor = ray.remote(Host).options(max_concurrency=2, max_restarts=0, **_needs(settings.device))
-        slots = int(ray.cluster_resources().get("GPU" if settings.device == "cuda" else "CPU", 0))
-        self._seats = [_Seat(lambda: actor.remote(settings, timeout, files)) for _ in range(max(1, min(count, slots)))]
+        self._session = contextlib.ExitStack()
+        self._ray = ray = self._session.enter_context(connected(address))
+        self._address, self._environment = address, environment
+        actor = ray.remote(Host).options(max_concurrency=2, max_restarts=0, **needs(settings.device))
+        seats = max(1, min(count, slots_of(ray, settings.device)))
+        self._seats = [_Seat(lambda: actor.remote(settings, timeout, files)) for _ in range(seats)]
         self.left_out: list[str] = []
 
     def __enter__(self) -> RayPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for seat in self._seats:
-            with contextlib.suppress(Exception):
-                self._ray.kill(seat.actor)
-        self._ray.shutdown()
+        with self._session:
+            self._release(self._seats)
 
     def wait_ready(self) -> None:
         """Block until every actor that has a host is ready, and at least one is."""
@@ -170,7 +129,8 @@ class RayPool:
         while True:
             for seat in self._seats:
                 if seat.ready and seat.job is None and (job := again.popleft() if again else next(queue, None)) is not None:
-                    seat.job, seat.stopping, seat.ref = job, False, seat.actor.run.remote(job)
+                    seat.launch += 1
+                    seat.job, seat.stopping, seat.ref = job, False, seat.actor.run.remote(job, seat.launch)
             busy = [seat for seat in self._seats if seat.job is not None]
             if not busy and not again and any(seat.ready for seat in self._seats):
                 return
@@ -182,7 +142,7 @@ class RayPool:
             for seat in busy if left is not None and left <= 0 else ():
                 if not seat.stopping:
                     seat.stopping = True
-                    seat.actor.stop.remote()
+                    seat.actor.stop.remote(seat.launch)
             waiting = [seat for seat in self._seats if seat.job is not None or not seat.ready]
             for job, events in self._arrivals(waiting, POLL if left is None or left <= 0 else min(POLL, left)):
                 if events is None:  # its host is gone
@@ -250,15 +210,24 @@ class RayPool:
                 yield job, value
 
     def _welcome(self, seat: _Seat, name: str, environment: dict[str, Any]) -> None:
-        mine, its = (Cell.of("", "", one).to_data() | {"moeguard": one.get("packages", {}).get("moeguard")}
+        mine, its = (Cell.of("", "", one).to_data() | {"gpu": one.get("gpu"), "moeguard": one.get("packages", {}).get("moeguard")}
                      for one in (self._environment, environment))
         differing = [f"{field} {its[field]}" for field in mine if mine[field] != its[field]]
+        seat.ready = True
         if not differing:
-            seat.ready = True
             return
         self.left_out.append(f"host {name} is left out: {', '.join(differing)}, unlike the run")
         self._seats.remove(seat)
-        self._ray.kill(seat.actor)
+        self._release([seat])
+
+    def _release(self, seats: Sequence[_Seat]) -> None:
+        """End actors; those that have a host clean up first."""
+        with contextlib.suppress(Exception):
+            if closing := [seat.actor.close.remote() for seat in seats if seat.ready]:
+                self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_TIMEOUT)
+        for seat in seats:
+            with contextlib.suppress(Exception):
+                self._ray.kill(seat.actor)
 
     def _no_host(self) -> Any:
         reason = f" ({self.left_out[0]})" if self.left_out else ""
@@ -266,16 +235,12 @@ class RayPool:
                             "there can be resumed")
 
 
-def _needs(device: str) -> dict[str, float]:
-    return {"num_gpus": 1, "num_cpus": 0} if device == "cuda" else {"num_cpus": 1}
-
-
-def _at_hand(name: str, files: dict[str, bytes], folder: Path) -> str:
-    """The plug-in where it is, or its copy where this host does not have it."""
-    if os.path.exists(name):
-        return name
-    copy = folder / Path(name).name
-    copy.write_bytes(files[name])
+def _copied(name: str, data: bytes, folder: Path) -> str:
+    """The plug-in of the driver, as a file of this host; whatever lies at its path here is none of ours."""
+    place = folder / hashlib.sha256(data).hexdigest()
+    place.mkdir(exist_ok=True)
+    copy = place / Path(name).name
+    copy.write_bytes(data)
     return str(copy)
 
 

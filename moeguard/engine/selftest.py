@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from moeguard.core.case import Case
-from moeguard.core.events import Executed, Found
+from moeguard.core.events import Event, Executed, Found, ScenarioFinished
 from moeguard.core.finding import Finding
 from moeguard.core.recipe import RECIPES
-from moeguard.engine.pool import Pool
+from moeguard.engine.pool import Pool, last_launch
 from moeguard.engine.worker import Job, Settings
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
@@ -84,11 +84,18 @@ def _mutant(pool: Pool, kind: type[Mutant], result: Result) -> None:
 def _healthy(pool: Pool, result: Result, profile_name: str, device: str, seed: int,
              progress: Callable[[str, int, int], None]) -> None:
     target = HEALTHY_EXECUTIONS[profile_name]
+    under_way: defaultdict[int, list[Event]] = defaultdict(list)  # by identity of the job: they all have number 0
     for job, event in pool.run(_healthy_jobs(result, target, device, seed)):
+        under_way[id(job)].append(event)
+        if isinstance(event, ScenarioFinished):
+            _count(last_launch(under_way.pop(id(job))), job, result)
+            progress("healthy", min(result.healthy_executions, target), target)
+
+
+def _count(events: list[Event], job: Job, result: Result) -> None:
+    for event in events:
         if isinstance(event, Executed):
             result.healthy_executions += event.count
-            if event.number % 10 == 0:
-                progress("healthy", min(result.healthy_executions, target), target)
         elif isinstance(event, Found):
             finding = Finding.model_validate(event.finding)
             result.false_alarms += 1

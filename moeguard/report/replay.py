@@ -28,13 +28,15 @@ def command(finding: Finding, run_dir: str, plugins: Sequence[str] = ()) -> str:
     """A POSIX shell command that runs the finding's case again.
 
     run_dir: the run directory as the reader can reach it; its ``cases/`` holds the case file.
-    plugins: plug-in files that the run was given. Every argument is quoted where the shell needs it.
+    plugins: plug-in files that the run was given. Every argument is quoted where the shell needs it. A tactic is named
+    only where no predecessors are, which it would be forced on too.
     """
     cases = f"{run_dir.rstrip('/') or '/'}/cases"
     words = ["moeguard", "replay", f"{cases}/{finding.case.fingerprint}.json", "--backend", finding.backend]
-    for case in predecessors(finding):
+    before = predecessors(finding)
+    for case in before:
         words += ["--after", f"{cases}/{case.fingerprint}.json"]
-    if finding.tactic is not None:
+    if finding.tactic is not None and not before:
         words += [f"--tactic={finding.tactic}"] if finding.tactic.startswith("-") else ["--tactic", finding.tactic]
     for plugin in plugins:
         words += ["--plugin", plugin]

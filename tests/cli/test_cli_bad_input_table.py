@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commandline import SMOKE, Called, Run, call
@@ -268,15 +267,11 @@ def test_a_full_disk_at_the_start_leaves_nothing(command: str, folder: Path, mon
 
 def test_a_disk_that_fills_up_leaves_a_run_that_can_be_resumed(
         healthy_plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
-    """The device /dev/full takes the place of the journal: every write to it fails as on a full disk."""
-    opened = Path.open
-
-    def journal_on_a_full_disk(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-        full = path.name == "journal.jsonl" and mode == "a"
-        return opened(Path("/dev/full") if full else path, mode, *arguments, **options)
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", journal_on_a_full_disk)
+        patched.setattr("os.pwrite", full)
         refused(cli("run", "--plugin", healthy_plugin, *SMOKE, "--max-cases", 3, "--json", "--out", tmp_path / "run"),
                 "journal.jsonl", "No space left on device", "resumed")
     done = cli("run", "--resume", tmp_path / "run", "--json")

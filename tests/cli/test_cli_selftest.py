@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 from commandline import ROOT, Called
 
+from moeguard.core.events import Event, Executed, Relaunched, ScenarioFinished
 from moeguard.engine import selftest as engine
+from moeguard.engine.worker import Job
 from moeguard.mutants.catalogue import CORPUS, MUTANTS
 from moeguard.mutants.healthy import HEALTHY_COMPUTATIONS
 
@@ -51,6 +53,23 @@ def test_a_false_alarm_exits_1(short: None, monkeypatch: pytest.MonkeyPatch, cli
     assert done.data["caught"] == 1
     assert done.data["false_alarms"] > 0
     assert done.data["alarms"][0]["backend"] == MUTANTS[0].name
+
+
+def test_what_a_relaunch_voids_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed:
+        def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Event]]:
+            executed = Executed(scenario=0, number=1, check="values", role="first", tactic=None, outcome="ok", seconds=0.0,
+                                numbers={})
+            for job in jobs:
+                for event in (executed, Relaunched(scenario=0), executed,
+                              ScenarioFinished(scenario=0, status="clean", executions=1, seconds=0.0)):
+                    yield job, event
+
+    result = engine.Result()
+    jobs = [Job(0, "loop", case) for case in CORPUS[:3]]
+    monkeypatch.setattr(engine, "_healthy_jobs", lambda *_: iter(jobs))
+    engine._healthy(Killed(), result, "smoke", "cpu", 0, lambda *_: None)  # type: ignore[arg-type]
+    assert result.healthy_executions == len(jobs)
 
 
 def test_the_readme_tells_the_number_of_mutants() -> None:

@@ -107,7 +107,7 @@ def test_a_full_disk_is_noted_and_not_blamed() -> None:
     assert not done.findings and [note.what for note in done.notes] == ["disk space"]
 
 
-@pytest.mark.parametrize(("declared", "kinds"), [(0, []), (8 << 30, []), (1 << 20, ["crash"])])
+@pytest.mark.parametrize(("declared", "kinds"), [(0, []), (8 << 30, []), ((4 << 30) - (5 << 20), []), (1 << 20, ["crash"])])
 def test_more_memory_than_the_declared_workspace_is_a_finding(declared: int, kinds: list[str],
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moeguard.checks.session.Workspace", lambda size, device: Workspace(min(size, 1 << 10), device))
@@ -117,6 +117,20 @@ def test_more_memory_than_the_declared_workspace_is_a_finding(declared: int, kin
     assert [finding.kind for finding in done.findings] == kinds
     if kinds:
         assert f"it asked for {4 << 30} bytes, and declares a workspace of {declared}" in done.findings[0].sentence
+
+
+@pytest.mark.parametrize("method", ["tune", "guard"])
+def test_other_calls_may_ask_for_more_than_the_workspace(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total capacity of 2 GiB")
+    methods: dict[str, Any] = {"name": "greedy", "workspace_bytes": lambda self, prepared, batch: 1 << 10}
+    if method == "guard":
+        monkeypatch.setattr("moeguard.checks.session.Workspace", raising(error))
+    else:
+        methods |= {"tactics": lambda self, prepared, batch: ("a",), method: raising(error)}
+    done = run_scenario(type("Greedy", (Pipeline,), methods)(), CASE, Resources())
+    assert "crash" not in [finding.kind for finding in done.findings]
+    assert [note.reason for note in done.notes if note.what == "memory"] == [
+        f"{'tune' if method == 'tune' else 'workspace_bytes = 1024'} ran out of memory"]
 
 
 def test_a_guard_without_memory_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def test_ctrl_c_within_a_write_leaves_whole_lines(tmp_path: Path, monkeypatch: p
     assert read_journal(path) == [started(0), RunFinished(seconds=1.0, interrupted=True)]
 
 
-@pytest.mark.parametrize("damage", [b"{}\n", b"\n", b'{"event":"run_finished","seconds":true}\n', b"\0\0\0", b"\0\0\n"])
+@pytest.mark.parametrize("damage", [b"{}\n", b"\n", b'{"event":"run_fini\n', b"\0\0\0", b"\0\0\n"])
 def test_a_damaged_last_line_is_repaired(damage: bytes, tmp_path: Path) -> None:
     path = written(tmp_path / "journal.jsonl", started(0))
     whole = path.read_bytes()
@@ -133,6 +133,16 @@ def test_a_damaged_last_line_is_repaired(damage: bytes, tmp_path: Path) -> None:
     assert path.read_bytes() == whole + damage  # reading changes nothing
     written(path, finished(0))
     assert path.read_bytes() == whole + finished(0).to_json().encode() + b"\n"
+
+
+@pytest.mark.parametrize("line", [b'{"event":"new"}\n', b'{"event":"run_finished","seconds":1.0,"new":1}\n',
+                                  b'{"event":"run_finished","seconds":true}\n', b'{"event":"run_finished"}\n'])
+def test_a_whole_last_line_of_another_version_is_refused_and_kept(line: bytes, tmp_path: Path) -> None:
+    path = written(tmp_path / "journal.jsonl", started(0))
+    path.write_bytes(path.read_bytes() + line)
+    with Journal(path), pytest.raises(RunDirectoryError, match="line 2 is damaged"):
+        read_journal(path)
+    assert path.read_bytes().endswith(line)
 
 
 def test_the_disk_has_what_is_older_than_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

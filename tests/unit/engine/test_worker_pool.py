@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from moeguard.core.errors import HarnessError
 from moeguard.core.events import Event, Executed, Found, Noted, Relaunched, ScenarioFinished
 from moeguard.core.finding import Finding
 from moeguard.engine.pool import PATIENCE, Pool
-from moeguard.engine.process import visible_device, visible_gpus
+from moeguard.engine.process import WorkerProcess, visible_device, visible_gpus
 from moeguard.engine.worker import Job, Settings, _Unfailing
 
 #: A healthy backend and others that misbehave in one way each.
@@ -261,3 +263,14 @@ def test_printing_on_a_full_disk_succeeds() -> None:
     with open("/dev/full", "w") as file:
         loud = io.TextIOWrapper(io.BufferedWriter(_Unfailing(file.fileno())), line_buffering=True)
         print("loud" * 100_000, file=loud, flush=True)
+
+
+def test_a_worker_that_ends_in_the_middle_of_a_message_is_gone(settings: Settings) -> None:
+    worker = WorkerProcess(settings)
+    worker.connection, theirs = multiprocessing.Pipe()
+    os.write(theirs.fileno(), b"\0\0\1\0half of it")
+    theirs.close()
+    with pytest.raises(EOFError):
+        worker.receive()
+    with pytest.raises(EOFError):
+        worker.send(Job(0, "healthy", CASE))

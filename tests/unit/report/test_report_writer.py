@@ -11,12 +11,13 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from report_events import finding, manifest, refused, rich, scenario
+from report_events import case, finding, manifest, refused, rich, scenario
 
 from moeguard.core.case import Case
 from moeguard.core.events import RunFinished
 from moeguard.report import glossary, html, junit, markdown
 from moeguard.report.outcome import fold
+from moeguard.report.replay import command
 from moeguard.report.writer import write, write_all
 
 FILES = {"findings.jsonl", "executions.parquet", "summary.md", "junit.xml", "report.html"}
@@ -89,6 +90,14 @@ def test_a_summary_on_a_cpu_names_the_device_once() -> None:
     given = manifest(device="cpu")
     given["environment"] |= {"arch": "cpu", "gpu": None}
     assert "| device | cpu |" in markdown.render(fold(given, scenario(0)), "r")
+
+
+def test_a_tactic_is_not_forced_on_the_cases_that_must_run_before() -> None:
+    first, value = case(seed=1), finding("crash", tactic="split")
+    assert command(value, "r").endswith("--backend mine --tactic split")
+    before = {"predecessors": [{"backend": "mine", "case": first.model_dump(mode="json", by_alias=True)}]}
+    after = command(value.model_copy(update={"numbers": before}), "r")
+    assert after.endswith(f"--backend mine --after r/cases/{first.fingerprint}.json")
 
 
 def test_a_replay_names_no_profile_and_no_seed() -> None:
