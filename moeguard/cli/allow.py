@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from moeguard.gate.decision import Decision
+    from moeguard.gate.pool import Pool
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The allowlist of backends that may be tuned.")
 #: Days for which evidence counts unless --expires says otherwise.
@@ -127,13 +128,15 @@ def update(
 
     day, wanted, thresholds = today(), selected(cell), Policy.load(policy)
     last = day + timedelta(days=DAYS) if expires is None else _date(expires)
+    if last < day:
+        raise MoeguardError(f"--expires: {last} is past; allowed: {day} or later")
     before = text_of(allowlist, "allowlist") if allowlist.exists() else None
     pool = pooled([*evidence, *(more or ())])
     cells = {one: gathered for one, gathered in pool.cells.items() if wanted(one)}
     late = [Stale(run.path, f"the clock says {day}, but the run was started on {run.started}")
             for run in pool.runs if run.started > day]
     if pool.stale or late or not cells:
-        why = [one.sentence for one in (*pool.stale, *late)] or ["the evidence is empty: no cell was executed"]
+        why = [one.sentence for one in (*pool.stale, *late)] or [_empty(pool, cell)]
         if as_json:
             emit({"changes": [], "stale": why})
         else:
@@ -165,6 +168,12 @@ def today() -> date:
     from datetime import datetime, timezone
 
     return datetime.now(timezone.utc).date()
+
+
+def _empty(pool: Pool, names: list[str] | None) -> str:
+    there = ", ".join(f"{one.backend}/{one.recipe}" for one in pool.cells)
+    return (f"no cell of the evidence is {' or '.join(names)}; it has {there}" if names and there
+            else "the evidence is empty: no cell was executed")
 
 
 def _date(text: str) -> date:

@@ -14,6 +14,7 @@ from moeguard.cli.gate import DEFAULT_ALLOWLIST, AllowlistOption, CellOption, Po
 from moeguard.cli.run import JsonOption
 
 if TYPE_CHECKING:
+    from moeguard.gate.decision import Decision
     from moeguard.gate.export import Setting
 
 
@@ -32,11 +33,12 @@ def export(
 ) -> int:
     """Print the decision in an engine's own words. An engine has one switch: it is on only when every chosen cell is.
 
-    With quarantined tactics it is on only where FLASHINFER_TACTICS_BLOCKLIST names a file that blocks them:
+    On a machine with a GPU it is on only for what the allowlist says of that machine; elsewhere stderr says which one it is
+    about. With quarantined tactics it is on only where FLASHINFER_TACTICS_BLOCKLIST names a file that blocks them:
     flashinfer-blocklist writes one.
     """
     from moeguard.core.errors import MoeguardError
-    from moeguard.gate.allowlist import Allowlist
+    from moeguard.gate.allowlist import Allowlist, this_machine
     from moeguard.gate.blocked import blocked
     from moeguard.gate.blocklist import VARIABLE
     from moeguard.gate.export import BLOCKLIST, Setting, text
@@ -61,15 +63,29 @@ def export(
         return 0
     if all_shapes:
         raise MoeguardError(f"--all-shapes: not for {form}; allowed with --format {BLOCKLIST}")
-    setting = Setting.of([entry.enforced(entry.decide(level, thresholds, day), file) for entry in entries], missing)
+    environment = this_machine()
+    if environment.get("gpu"):
+        cells = dict.fromkeys((entry.backend, entry.recipe) for entry in entries)
+        decisions = [known.decide(*one, level, environment, policy=thresholds, today=day) for one in cells]
+    else:
+        decisions = [entry.enforced(entry.decide(level, thresholds, day), file) for entry in entries]
+    setting = Setting.of(decisions, missing)
     written = text(form, setting, cache_dir=cache_dir, skip_ops=skip_ops, blocklist=file)
     if as_json:
         emit({"format": form, "level": level, "autotune": "on" if setting.autotune else "off", "backend": setting.backend,
               "text": written, "reasons": list(setting.reasons), "cells": [one.to_data() for one in setting.decisions]})
         return 0
     sys.stdout.write(f"{written}\n")
-    sys.stderr.write("".join(f"{' '.join(line.split())}\n" for line in _remarks(setting)))
+    foreign = [] if environment.get("gpu") else [_about(one) for one in setting.decisions if one.cell.arch != "cpu"]
+    sys.stderr.write("".join(f"{' '.join(line.split())}\n" for line in (*foreign, *_remarks(setting))))
     return 0
+
+
+def _about(decision: Decision) -> str:
+    cell = decision.cell
+    names = ("flashinfer", "cuda", "driver", "torch")
+    versions = ", ".join(f"{name} {getattr(cell, name)}" for name in names if getattr(cell, name))
+    return f"note: {cell.backend} with {cell.recipe}: decided for {cell.arch} with {versions}; this machine has no GPU"
 
 
 def _remarks(setting: Setting) -> list[str]:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from moeguard.checks.bench import Arm
     from moeguard.checks.session import Session
 
-#: Layer of a measurement that names none.
-DEFAULT_LAYER = "Qwen3-30B-A3B"
+#: Layer and numbers of tokens of a measurement that names none.
+DEFAULT_LAYER, DEFAULT_TOKENS = "Qwen3-30B-A3B", "512,8192"
 #: Executions of a throughput, and the number of tokens above which a twentieth of them is made.
 EXECUTIONS, SMALL = 2000, 256
 #: Header of the human table.
@@ -26,7 +26,7 @@ def bench(
     backend: BackendOption = None,
     recipe: Annotated[str, typer.Option("--recipe", help="Recipe.")] = "bf16",
     layer: LayerOption = None,
-    tokens: Annotated[str, typer.Option("--tokens", help="Numbers of tokens, separated by commas.")] = "512,8192",
+    tokens: Annotated[str, typer.Option("--tokens", help="Numbers of tokens, separated by commas.")] = DEFAULT_TOKENS,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the tensors.")] = 0,
     checked: Annotated[bool, typer.Option("--throughput", help="Checked executions a second beside bare calls, on fixed "
                                                                "cases.")] = False,
@@ -44,7 +44,8 @@ def bench(
     from moeguard.checks.subject import Resources
     from moeguard.cli.layers import columns, named
     from moeguard.core.environment import fingerprint
-    from moeguard.core.errors import MoeguardError
+    from moeguard.core.errors import MoeguardError, UnknownNameError
+    from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
     from moeguard.engine.options import Options, chosen_device
     from moeguard.engine.plugins import load_plugins
 
@@ -53,8 +54,11 @@ def bench(
     if checked:
         from moeguard.checks.throughput import cases as fixed
 
-        if layer:
-            raise MoeguardError("--throughput: measures fixed cases; --layer is not allowed beside it")
+        for option, given in (("--layer", layer), ("--tokens", tokens != DEFAULT_TOKENS)):
+            if given:
+                raise MoeguardError(f"--throughput: measures fixed cases; {option} is not allowed beside it")
+        if recipe not in (*RECIPES, *PLANNED_RECIPES):
+            raise UnknownNameError("--recipe", recipe, list(RECIPES))
         cases = fixed(device, recipe, seed)
     else:
         cases = columns(named(layer or [DEFAULT_LAYER]), recipe, tokens, seed)

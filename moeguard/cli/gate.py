@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -53,6 +54,8 @@ def gate(
     known, thresholds, wanted = Allowlist.load(allowlist), Policy.load(policy), selected(cell)
     today = datetime.now(timezone.utc).date()
     judgement = judge(known, pooled([*evidence, *(more or ())]), level, thresholds, today, flip=change, wanted=wanted)
+    if markdown is not None and markdown.resolve() in {path.resolve() for path in (allowlist, policy) if path is not None}:
+        raise MoeguardError(f"--markdown: {markdown} is the allowlist or the policy; allowed: another file")
     if markdown is not None:
         try:
             markdown.write_text(as_markdown(judgement), encoding="utf-8")
@@ -61,7 +64,8 @@ def gate(
     if as_json:
         sys.stdout.write(json.dumps(judgement.to_data()) + "\n")
     else:
-        _show(judgement)
+        with contextlib.suppress(SystemExit):  # rich ends the program when nobody reads on; the decision stands
+            _show(judgement)
     return judgement.exit_code
 
 

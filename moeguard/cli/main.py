@@ -43,7 +43,10 @@ def main() -> NoReturn:
     """Entry point. Errors that the user caused are one line on stderr and exit code 2."""
     try:
         code = app(args=_words(sys.argv[1:]), standalone_mode=False)
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # nobody reads on; the exit code stands
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MoeguardError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):

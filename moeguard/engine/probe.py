@@ -12,6 +12,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,6 +90,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 def main() -> None:
     """The child: answer the question of the command line."""
     writing, question, *arguments = sys.argv[1:]
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     said: dict[str, Any]
     try:
         said = {"data": QUESTIONS[question](*arguments)}
@@ -101,6 +104,13 @@ def main() -> None:
     with os.fdopen(int(writing), "wb") as file:
         file.write(json.dumps(said).encode())
     os._exit(0)  # no teardown of libraries
+
+
+def end_with_parent(parent: int) -> None:
+    """End this process, busy or not, when its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _devices() -> dict[str, Any]:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -18,6 +17,7 @@ from moeguard.checks.lost_device import DEVICE_LOST, device_lost
 from moeguard.checks.session import Calling
 from moeguard.core.case import Case
 from moeguard.core.events import Event, ScenarioFinished
+from moeguard.engine.probe import end_with_parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class WorkerError:
 def main(connection: Connection, settings: Settings) -> None:
     """Serve jobs until the other side closes. Sends Calling, None, events and, at the end of each job, ScenarioFinished."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     _redirect(settings.log)
     if settings.visible is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = settings.visible  # read when CUDA is first used, below
@@ -119,13 +119,6 @@ class _Link:
     def _mine(self) -> None:
         if os.getpid() != self._process:
             os._exit(0)
-
-
-def _end_with_parent(parent: int) -> None:
-    """End this process, busy or not, when its parent is gone."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 class _Unfailing(io.RawIOBase):

@@ -61,7 +61,7 @@ class Allowlist:
         the blocklist in ``FLASHINFER_TACTICS_BLOCKLIST``. Raises UnknownNameError for an unknown level.
         """
         check_level(level)
-        where = _here() if environment is None else environment
+        where = this_machine() if environment is None else environment
         cell = Cell.of(backend, recipe, where)
         entry = self.get(cell)
         if entry is None:
@@ -86,7 +86,8 @@ class Allowlist:
         return Failed("versions", said, here, f"the entry is for {said}, this is {here}", UPDATE)
 
 
-def _here() -> dict[str, Any]:
+def this_machine() -> dict[str, Any]:
+    """The environment of this machine, of its GPU when torch sees one."""
     import torch
 
     return fingerprint("cuda" if torch.cuda.is_available() else "cpu")

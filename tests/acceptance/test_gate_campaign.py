@@ -83,6 +83,22 @@ def test_a_program_can_ask(recorded: Recorded) -> None:
     assert [one.name for one in known.decide("torch_reference", "bf16", "O2", changed).failed] == ["versions"]
 
 
+def test_the_exit_code_stands_when_nobody_reads_on(recorded: Recorded) -> None:
+    command = [sys.executable, "-m", "moeguard", "gate", "--allowlist", str(recorded.allowlist), "--evidence", str(recorded.run)]
+    for more, code in (([], 1), (["--cell", "torch_reference/bf16"], 0)):
+        process = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == code
+
+
+def test_a_misspelt_cell_is_named(recorded: Recorded, tmp_path: Path) -> None:
+    done = call("allow", "update", "--allowlist", tmp_path / "a.toml", "--evidence", recorded.run, "--cell",
+                "torch_referenc/bf16")
+    assert done.code == 3 and "no cell of the evidence is torch_referenc/bf16; it has " in done.err
+    assert "torch_reference/bf16" in done.err
+
+
 def test_any_changed_byte_is_exit_code_3(recorded: Recorded, tmp_path: Path) -> None:
     run = Path(shutil.copytree(recorded.run, tmp_path / "run"))
     draw = random.Random(0)

@@ -82,7 +82,7 @@ def bench(plugin: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, clean_registr
     def call(*words: object, backends: tuple[str, ...], layers: tuple[str, ...] = ("Tiny-1B",)) -> Called:
         named = [word for name in backends for word in ("--backend", name)]
         named += [word for name in layers for word in ("--layer", name)]
-        return cli("bench", "--plugin", plugin, "--device", "cpu", "--tokens", 3, *named, *words)
+        return cli("bench", "--plugin", plugin, "--device", "cpu", *(("--tokens", 3) if layers else ()), *named, *words)
     return call
 
 
@@ -174,3 +174,10 @@ def test_a_throughput_has_its_own_cases(bench: Callable[..., Called]) -> None:
     done = bench("--throughput", backends=("tuned",))
     assert (done.code, done.out) == (2, "")
     assert "--throughput: measures fixed cases; --layer is not allowed beside it" in done.err
+
+
+@pytest.mark.parametrize(("words", "said"), [(("--recipe", "nope"), "--recipe: unknown value 'nope'"),
+                                             (("--tokens", "1"), "--tokens is not allowed beside it")])
+def test_what_a_throughput_does_not_take(words: tuple[str, ...], said: str, cli: Cli) -> None:
+    done = cli("bench", "--throughput", "--device", "cpu", "--backend", "torch_reference", *words)
+    assert (done.code, done.out) == (2, "") and said in done.err

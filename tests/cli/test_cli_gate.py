@@ -105,7 +105,9 @@ def test_the_explanation(allowlist: Path) -> None:
 
 def test_the_exports(allowlist: Path) -> None:
     done = call("allow", "export", "--allowlist", allowlist, "--format", "vllm-cli")
-    assert (done.code, done.out, done.err) == (0, "--enable-flashinfer-autotune --moe-backend flashinfer_cutlass\n", "")
+    assert (done.code, done.out) == (0, "--enable-flashinfer-autotune --moe-backend flashinfer_cutlass\n")
+    assert done.err == ("note: flashinfer_cutlass with bf16: decided for sm90 with flashinfer 0.7.4, cuda 12.9, driver 575.57, "
+                        "torch 2.13.0; this machine has no GPU\n")
     off = call("allow", "export", "--allowlist", allowlist, "--format", "vllm-cli", "--cell", "other/bf16")
     assert (off.code, off.out) == (0, "--no-enable-flashinfer-autotune\n") and "not in the allowlist" in off.err
     data = call("allow", "export", "--allowlist", allowlist, "--format", "vllm-json", "--json").data
@@ -143,3 +145,18 @@ def test_bad_input_is_one_line(words: str, message: str, run: Path, tmp_path: Pa
     done = call(*words.split(), "--json")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
     assert message in done.err
+
+
+def test_markdown_does_not_take_the_place_of_the_allowlist(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("schema = 1\n")
+    (tmp_path / "run").mkdir()
+    done = call("gate", "--allowlist", file, "--evidence", tmp_path / "run", "--markdown", file)
+    assert (done.code, file.read_text()) == (2, "schema = 1\n") and "--markdown" in done.err
+
+
+def test_an_entry_that_is_past_from_the_start_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    done = call("allow", "update", "--allowlist", tmp_path / "a.toml", "--evidence", tmp_path / "run", "--expires", "2020-01-01")
+    assert done.code == 2 and "--expires: 2020-01-01 is past; allowed: " in done.err
+    assert not (tmp_path / "a.toml").exists()

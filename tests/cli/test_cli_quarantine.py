@@ -84,7 +84,7 @@ def test_the_printed_commands_lead_to_a_tuned_engine(here: Path, monkeypatch: py
     assert call("allow", "export", "--format", "vllm-cli").out.startswith("--enable-flashinfer-autotune")
     told = call("allow", "export", "--format", "vllm-env")
     assert f"{VARIABLE}={here / 'blocklist.json'}" in told.out.splitlines()
-    assert told.err.startswith("quarantined: flashinfer_cutlass with bf16: (3, -1); ")
+    assert "\nquarantined: flashinfer_cutlass with bf16: (3, -1); " in told.err
     again = call("allow", "export", "--format", "flashinfer-blocklist", "--json")
     assert json.loads(again.data["text"]) == json.loads(Path("blocklist.json").read_text())
 
@@ -129,5 +129,5 @@ def test_waivers_are_in_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for words in (("list",), ("explain", "flashinfer_cutlass/bf16")):
         assert WAIVED in call("allow", *words).out and "kernels team" in call("allow", *words, "--json").out
     exported = call("allow", "export", "--format", "vllm-json")
-    assert exported.err == f"waiver: flashinfer_cutlass with bf16: {WAIVED}\n"
+    assert exported.err.endswith(f"; this machine has no GPU\nwaiver: flashinfer_cutlass with bf16: {WAIVED}\n")
     assert "kernels team" in call("allow", "export", "--format", "vllm-json", "--json").out
