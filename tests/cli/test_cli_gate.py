@@ -160,3 +160,14 @@ def test_an_entry_that_is_past_from_the_start_is_refused(tmp_path: Path) -> None
     done = call("allow", "update", "--allowlist", tmp_path / "a.toml", "--evidence", tmp_path / "run", "--expires", "2020-01-01")
     assert done.code == 2 and "--expires: 2020-01-01 is past; allowed: " in done.err
     assert not (tmp_path / "a.toml").exists()
+
+
+def test_an_export_on_a_machine_with_a_gpu_is_about_that_machine(allowlist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from moeguard.gate import allowlist as module
+
+    there = {"arch": "sm90", "gpu": "NVIDIA H200", "cuda": "12.9", "driver": "580.1",
+             "packages": {"flashinfer-python": "0.7.4", "torch": "2.13.0"}}
+    monkeypatch.setattr(module, "this_machine", lambda: there)
+    done = call("allow", "export", "--allowlist", allowlist, "--format", "vllm-cli")
+    assert (done.code, done.out) == (0, "--no-enable-flashinfer-autotune --moe-backend flashinfer_cutlass\n")
+    assert done.err.startswith("off: flashinfer_cutlass with bf16: ") and "driver 580.1" in done.err
