@@ -182,6 +182,7 @@ def test_a_budget_is_kept_by_slow_backends_too(healthy_plugin: Path, tmp_path: P
     assert [event["status"] for event in events(tmp_path / "run") if event["event"] == "scenario_finished"][-1] == "stopped"
 
 
+@pytest.mark.soak  # in short: test_a_disk_that_fills_up_leaves_a_run_that_can_be_resumed
 def test_a_full_disk_stops_the_run_and_loses_nothing(clean_run: Run, healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:
     """No file may grow beyond what two thirds of the journal take; then there is space again."""
     limit = (clean_run.path / "journal.jsonl").stat().st_size * 2 // 3

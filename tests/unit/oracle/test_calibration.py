@@ -12,6 +12,7 @@ from small_cases import RECIPES, TABLE
 from moeguard.oracle.calibration import DECADES, as_json, as_markdown, calibrate, draw_case, upper_bound
 
 
+@pytest.mark.soak
 def test_boundary_executions_raise_no_alarm() -> None:
     tallies = calibrate(840, 11, RECIPES)
     assert sum(tally.executions for tally in tallies.values()) == 840

@@ -17,7 +17,8 @@ BLIND_SPOTS = {
 }
 
 
-@pytest.mark.parametrize("recipe", ["bf16", pytest.param("fp8", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("recipe", ["bf16", "fp8"])
 def test_blind_spots_of_published_rules(recipe: str) -> None:
     draw = next(d for _, d in draws(1, "G1", 0, [(recipe, 3e-6, "normal")]))
     judge = Judge(draw.reference)
