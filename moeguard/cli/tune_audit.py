@@ -104,21 +104,18 @@ def _price(cap: int, tokens: int, layer: str) -> dict[str, Any]:
 
 def _show(found: Audit, ignored: list[str], measured: dict[str, Any] | None) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
+    from moeguard.cli.gate import say
     from moeguard.report.text import brief
 
-    console, setup = Console(), found.setup
+    setup = found.setup
     table = Table(box=None, pad_edge=False)
     for heading in ("bucket", "serves", "T / bucket"):
         table.add_column(heading, justify="right")
     for row in rows(found.buckets):
         table.add_row(*row)
-    console.print(table)
-
-    def say(text: str, style: str | None = None) -> None:
-        console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+    Console().print(table)
 
     default = " (FlashInfer's default)" if setup.tune_max_num_tokens is None else ""
     say(f"\nserved: up to {setup.served} tokens a call; tuned: up to {setup.cap}{default}; "

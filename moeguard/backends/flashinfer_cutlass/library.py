@@ -35,8 +35,9 @@ class Library:
         return self.core.get_cutlass_fused_moe_module("90")
 
 
+@lru_cache(maxsize=1)
 def installed() -> str | None:
-    """Version of the installed distribution, from its metadata alone."""
+    """Version of the installed distribution, from its metadata alone, which is read once."""
     try:
         return version(PACKAGE)
     except PackageNotFoundError:
