@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ledger_files import ENTRY
 
-from moeguard.backends.flashinfer_cutlass.layouts import EARLIER
+from moeguard.backends.flashinfer_cutlass.layouts import EARLIER, LATER
 from moeguard.core.case import Case
 from moeguard.core.finding import Finding
 from moeguard.ledger.entry import Entry
@@ -190,3 +190,10 @@ class TestPackaged:
         assert self.known(entries, "layout_contract", name, proof, check="layout", **fields) is known
         assert not self.known(entries, "layout_contract", name, proof, check="contract", **fields)
         assert not self.known(entries, "mismatch", name, proof, check="layout", **fields)
+
+    def test_interleaved_four_bit_weights_in_early_releases(self, entries: Standing) -> None:
+        name, proof = "flashinfer-3084-interleaved-four-bit-weights", {"layout": LATER, "elements": 4096}
+        assert self.known(entries, "layout_contract", name, proof, check="layout")
+        assert not self.known(entries, "layout_contract", name, proof | {"layout": "interleaved as for 0.8"}, check="layout")
+        assert not self.known(entries, "layout_contract", name, proof, check="layout", recipe="int4_fp8")
+        assert not self.known(entries, "layout_contract", name, {"layout": LATER}, check="layout")
