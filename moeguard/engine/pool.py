@@ -101,6 +101,8 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         for seat in self._seats:
+            seat.worker.leave()
+        for seat in self._seats:
             seat.worker.stop()
 
     def wait_ready(self) -> None:
@@ -128,10 +130,11 @@ class Pool:
                 assert job is not None
                 for event in self._drain(seat) if seat.worker.connection in ready else self._overdue(seat):
                     yield job, event
-                if seat.job is not None and (left := remaining()) is not None and left <= 0:
-                    for event in self._cut(seat):
-                        yield job, event
-                if seat.job is None:
+                if seat.job is None and not _over(remaining):
+                    seat.take(next(queue, None))
+            if _over(remaining):
+                yield from self._cut([seat for seat in busy if seat.job is not None])
+                for seat in busy:
                     seat.take(next(queue, None))
 
     def run_one(self, job: Job) -> list[Event]:
@@ -220,11 +223,16 @@ class Pool:
         elif quiet > THINK_TIMEOUT:
             raise HarnessError(f"a worker was silent for {THINK_TIMEOUT:.0f} s outside of the backend")
 
-    def _cut(self, seat: _Seat) -> Iterator[Event]:
-        """Stop a job that is under way; what has a verdict stays."""
-        call = seat.worker.calling.what if seat.worker.calling is not None else ""
-        yield from self._give_up(seat, "budget", "the budget ended during the scenario" + (f", within {call}" if call else ""),
-                                 "stopped")
+    def _cut(self, seats: Sequence[_Seat]) -> Iterator[tuple[Job, Event]]:
+        """Stop the jobs that are under way; what has a verdict stays. All are killed first: the end of a process takes time."""
+        for seat in seats:
+            seat.worker.kill()
+        for seat in seats:
+            assert seat.first is not None
+            call = seat.worker.calling.what if seat.worker.calling is not None else ""
+            for event in self._give_up(seat, "budget", "the budget ended during the scenario"
+                                       + (f", within {call}" if call else ""), "stopped"):
+                yield seat.first, event
 
     def _give_up(self, seat: _Seat, what: str, reason: str, status: str = "") -> Iterator[Event]:
         """End a job without blame: a note says what was not verified."""
@@ -256,6 +264,11 @@ class Pool:
         seat.job = None
         yield ScenarioFinished(scenario=job.scenario, status=kind, executions=seat.executions,
                                seconds=time.monotonic() - seat.started)
+
+
+def _over(remaining: Remaining) -> bool:
+    left = remaining()
+    return left is not None and left <= 0
 
 
 def last_launch(events: Iterable[Event]) -> list[Event]:

@@ -64,11 +64,22 @@ class WorkerProcess:
         self.launched.clear()
         self.ready, self.since = False, time.monotonic()
 
+    def leave(self) -> None:
+        """Tell the process to end once it waits for a job."""
+        if self.process is not None:
+            self.connection.close()
+
+    def kill(self) -> None:
+        """Have the process end at once, and do not wait for it."""
+        self.leave()
+        if self.process is not None:
+            self.process.kill()
+
     def stop(self) -> None:
         """End the process, whatever it does."""
         if self.process is None:
             return
-        self.connection.close()
+        self.leave()
         self.process.join(0.2)
         if self.process.is_alive():
             self.process.kill()

@@ -240,6 +240,23 @@ def test_what_is_under_way_when_time_is_up_is_stopped_and_keeps_its_verdicts(poo
     assert last.executions == sum(isinstance(event, Executed) for _, event in events) <= 3
 
 
+def test_workers_that_time_is_up_for_are_all_killed_before_the_first_is_waited_for(settings: Settings) -> None:
+    """The end of a process with a GPU takes a third of a second: one after the other, many workers would overdraw a budget."""
+    with Pool(settings, 2) as pool:
+        pool.wait_ready()
+        end = time.monotonic() + 0.5
+        processes = [seat.worker.process for seat in pool._seats]
+        events = pool.run([Job(0, "slow", CASE), Job(1, "slow", CASE)], lambda: end - time.monotonic())
+        first = next(event for _, event in events if isinstance(event, Noted) and event.what == "budget")
+        for process in processes:
+            assert process is not None
+            process.join(5)
+            assert process.exitcode == -9
+        rest = [event for _, event in events]
+    assert first.scenario == 0
+    assert [event.scenario for event in rest if isinstance(event, ScenarioFinished) and event.status == "stopped"] == [0, 1]
+
+
 def test_workers_share_the_gpus_of_a_host_evenly() -> None:
     assert [visible_device(place, ("0", "1", "2")) for place in range(5)] == ["0", "1", "2", "0", "1"]
     assert [visible_device(place, ("GPU-a", "GPU-b")) for place in range(2)] == ["GPU-a", "GPU-b"]
