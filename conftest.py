@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +31,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not torch.cuda.is_available():
             for item in gpu:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def from_fork_server() -> Iterator[pytest.MonkeyPatch]:
+    """Worker processes and probes start at once; see fork_server.py."""
+    import fork_server
+
+    from moeguard.engine import probe, process
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "CONTEXT", fork_server.context())
+        patch.setattr(probe, "subprocess", fork_server.SUBPROCESS)
+        yield patch
+
+
+@pytest.fixture
+def spawned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes and probes as a user gets them: interpreters that import everything."""
+    from moeguard.engine import probe, process
+
+    monkeypatch.setattr(process, "CONTEXT", multiprocessing.get_context("spawn"))
+    monkeypatch.setattr(probe, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="session")

@@ -138,6 +138,7 @@ def forked(arguments: list[str], log: str) -> None:
 
     What takes long and has nothing to do with kills is left out: the trial import of plug-ins, and plots.
     """
+    import multiprocessing
     from multiprocessing import forkserver
 
     from moeguard.cli.main import main
@@ -147,7 +148,7 @@ def forked(arguments: list[str], log: str) -> None:
 
     plugins.ask = lambda *arguments, **named: Answer()  # type: ignore[assignment]
     plots.errors = plots.tokens = lambda frame: ""
-    process.START_METHOD = "forkserver"
+    process.CONTEXT = multiprocessing.get_context("forkserver")
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]  # it runs: this process comes from it
     with open(log, "a") as file:
         os.dup2(file.fileno(), 1)

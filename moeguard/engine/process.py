@@ -30,7 +30,7 @@ STARTS = 5
 #: Seconds that a worker may take to start.
 START_TIMEOUT = 180.0
 #: How a worker process is started.
-START_METHOD = "spawn"
+CONTEXT: Any = multiprocessing.get_context("spawn")
 #: Signals that do not come from a fault in the process itself.
 FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
 
@@ -44,7 +44,7 @@ class WorkerProcess:
 
     def __init__(self, settings: Settings, place: int = 0) -> None:
         self._settings = replace(settings, visible=visible_device(place, settings.gpus))
-        self._context: Any = multiprocessing.get_context(START_METHOD)
+        self._context = CONTEXT
         self._killed = 0
         self.process: BaseProcess | None = None
         self.launched: deque[Job] = deque(maxlen=REMEMBERED)

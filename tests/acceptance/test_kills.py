@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import fork_server
 import pytest
 from commandline import ROOT
 from killed_campaigns import PLUGIN, Attempt, children, command, counted, forked, killed, results
@@ -43,12 +43,8 @@ def survive(begin: Begin, folder: Path, kills: int, delays: tuple[float, float])
 
 def test_ten_kills(plugin: Path, tmp_path: Path) -> None:
     """With processes from a fork server, which start at once."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["moeguard.engine.scenario", "moeguard.cli.main", "moeguard.cli.campaign",
-                                    "moeguard.fuzz.generation", "moeguard.report.html", "killed_campaigns"])
-
     def begin(out: Path) -> Attempt:
-        process = context.Process(target=forked, args=(command(plugin, 134, out), str(tmp_path / "log")))
+        process = fork_server.context().Process(target=forked, args=(command(plugin, 134, out), str(tmp_path / "log")))
         process.start()
         assert process.pid is not None
         main, server = process.pid, int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,4 +1,4 @@
-"""pytest in a process of its own, with moeguard's plug-in, in a folder of its own."""
+"""pytest with moeguard's plug-in, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def in_process(environment: None, clean_registry: None) -> None:
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, environment: None) -> Callable[..., Ran]:
-    """``pytest`` with these arguments in the test's folder."""
+def run(pytester: pytest.Pytester, in_process: None) -> Callable[..., Ran]:
+    """``pytest`` with these arguments in the test's folder: in this process, with xdist in one of its own."""
     def once(*arguments: object) -> Ran:
-        done = pytester.runpytest_subprocess(*LOADED, "--junitxml=results.xml", *map(str, arguments), timeout=170)
+        words = (*LOADED, "--junitxml=results.xml", *map(str, arguments))
+        done = pytester.runpytest_subprocess(*words, timeout=170) if "-n" in words else pytester.runpytest_inprocess(*words)
         file = pytester.path / "results.xml"
         root = ElementTree.parse(file).getroot() if file.exists() else ElementTree.Element("none")
         return Ran(int(done.ret), done.stdout.str() + done.stderr.str(), outcomes(root), root)
