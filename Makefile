@@ -23,8 +23,9 @@ run: $(STAMP)
 	@$(BIN)/moeguard selftest --workers $(WORKERS)
 	@$(BIN)/moeguard run --profile smoke --budget $(BUDGET) --workers $(WORKERS)
 
+# In the order of the folders: xdist would keep files of few tests, the longest ones, for the end, where nobody shares them.
 test: lint
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	@$(BIN)/ruff check --quiet .

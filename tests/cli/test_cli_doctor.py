@@ -53,7 +53,7 @@ mg.register(Only())
 '''
 
 
-def test_the_environment_and_every_backend_with_every_recipe(cli: Cli) -> None:
+def test_the_environment_and_every_backend_with_every_recipe(cli: Cli, spawned: None) -> None:
     done = cli("doctor", "--device", "cpu", "--json")
     assert (done.code, done.err, list(done.data)) == (0, "", ["environment", "backends"])
     environment = done.data["environment"]

@@ -191,7 +191,7 @@ def test_a_lost_device_is_blamed_once_and_on_nobody_else(settings: Settings) -> 
     assert [finding.kind for finding in found[2]] == ["crash"] and "exit code 70" in found[2][0].sentence
 
 
-def test_a_worker_that_dies_between_two_jobs_is_replaced(settings: Settings) -> None:
+def test_a_worker_that_dies_between_two_jobs_is_replaced(settings: Settings, spawned: None) -> None:
     with Pool(settings) as pool:
         assert isinstance(pool.run_one(Job(0, "healthy", CASE, ONLY))[-1], ScenarioFinished)
         process = pool._seats[0].worker.process
@@ -201,7 +201,7 @@ def test_a_worker_that_dies_between_two_jobs_is_replaced(settings: Settings) -> 
     assert isinstance(last, ScenarioFinished) and last.status == "clean"
 
 
-def test_a_worker_that_is_killed_from_outside_begins_its_job_again(settings: Settings) -> None:
+def test_a_worker_that_is_killed_from_outside_begins_its_job_again(settings: Settings, spawned: None) -> None:
     jobs = [Job(0, "taken_away", CASE, ONLY), Job(1, "healthy", CASE, ONLY)]
     with Pool(settings) as pool:
         events = [event for _, event in pool.run(jobs)]
