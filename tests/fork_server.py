@@ -5,18 +5,22 @@ Tests that start ``python -m moeguard`` see the children that a user gets; ``spa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from types import SimpleNamespace
 from typing import Any
 
-#: What the children would import one after another.
-PRELOAD = ["moeguard.engine.scenario", "moeguard.engine.samples", "moeguard.mutants.catalogue", "moeguard.cli.main",
-           "moeguard.cli.campaign", "moeguard.fuzz.generation", "moeguard.report.html"]
+from commandline import ROOT
+
+#: What the children would import one after another; the first is found from the root of the repository.
+PRELOAD = ["tests.lasting_server", "moeguard.engine.scenario", "moeguard.engine.samples", "moeguard.mutants.catalogue",
+           "moeguard.cli.main", "moeguard.cli.campaign", "moeguard.fuzz.generation", "moeguard.report.html"]
 
 
 class _Process(ForkServerProcess):
@@ -25,6 +29,12 @@ class _Process(ForkServerProcess):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._environment = dict(os.environ)
+
+    def start(self) -> None:
+        if forkserver._forkserver._forkserver_pid is None:  # type: ignore[attr-defined]
+            with contextlib.chdir(ROOT):
+                forkserver.ensure_running()
+        super().start()
 
     def run(self) -> None:
         os.environ.clear()
