@@ -13,10 +13,13 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from moeguard.backends.protocol import Availability, Backend, Refused, Support, Traits, VacuousTuning
     from moeguard.backends.registry import register
+    from moeguard.backends.routers.protocol import Router
+    from moeguard.checks.router import check_router
     from moeguard.core.case import Case
     from moeguard.core.errors import MoeguardError
     from moeguard.core.finding import Finding
     from moeguard.core.numerics import Numerics
+    from moeguard.core.router import Precision, RouterCase
     from moeguard.core.verdict import Verdict
     from moeguard.engine.check import check
     from moeguard.gate.allowlist import Allowlist
@@ -31,10 +34,14 @@ _EXPORTS = {
     "Traits": "moeguard.backends.protocol",
     "VacuousTuning": "moeguard.backends.protocol",
     "register": "moeguard.backends.registry",
+    "Router": "moeguard.backends.routers.protocol",
+    "check_router": "moeguard.checks.router",
     "Case": "moeguard.core.case",
     "MoeguardError": "moeguard.core.errors",
     "Finding": "moeguard.core.finding",
     "Numerics": "moeguard.core.numerics",
+    "Precision": "moeguard.core.router",
+    "RouterCase": "moeguard.core.router",
     "Verdict": "moeguard.core.verdict",
     "check": "moeguard.engine.check",
     "Allowlist": "moeguard.gate.allowlist",
@@ -46,7 +53,8 @@ _EXPORTS = {
 
 __all__ = [
     "Allowlist", "Availability", "Backend", "Batch", "Case", "Decision", "Finding", "MoeguardError", "Numerics", "Operand",
-    "Refused", "Support", "Traits", "VacuousTuning", "Verdict", "Weights", "check", "register",
+    "Precision", "Refused", "Router", "RouterCase", "Support", "Traits", "VacuousTuning", "Verdict", "Weights", "check",
+    "check_router", "register",
 ]
 
 

@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from moeguard.backends.protocol import Backend
+from moeguard.backends.routers import registry as routers
+from moeguard.backends.routers.protocol import Router
 from moeguard.core.errors import OWN_BACKEND, PluginError, UnknownNameError
 
 ENTRY_POINT_GROUP = "moeguard.backends"
@@ -23,15 +26,25 @@ BUILTINS: dict[str, str] = {
     "flashinfer_cutlass_unfused": "moeguard.backends.flashinfer_cutlass.backend:FlashInferCutlassUnfused",
 }
 
+Plugged = TypeVar("Plugged", bound=Backend | Router)
+
 _registered: dict[str, Backend] = {}
 _plugins: dict[Path, tuple[ModuleType, tuple[str, ...]]] = {}
 _collecting: list[str] = []
 
 
-def register(backend: Backend) -> Backend:
-    """Make ``backend`` known under its name; a name that exists is replaced. Raises PluginError when it is not valid."""
+def register(plugged: Plugged) -> Plugged:
+    """Make a backend or a router known under its name; one that exists is replaced. Raises PluginError when it is not valid."""
+    if isinstance(plugged, Router):
+        routers.register_router(plugged)
+    else:
+        _register(plugged)
+    return plugged
+
+
+def _register(backend: Backend) -> Backend:
     if not isinstance(backend, Backend):
-        raise PluginError(f"register: expected an instance of moeguard.Backend, got {type(backend).__name__}")
+        raise PluginError(f"register: expected an instance of moeguard.Backend or moeguard.Router, got {type(backend).__name__}")
     name = getattr(backend, "name", None)
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
         raise PluginError(f"{type(backend).__name__}.name: {name!r}; allowed: one or more of a-z, 0-9, _")
@@ -41,10 +54,10 @@ def register(backend: Backend) -> Backend:
 
 
 def load_plugin(path: Path | str) -> tuple[str, ...]:
-    """Import a plug-in file once per process and return the names that it registered.
+    """Import a plug-in file once per process and return the names of the backends that it registered.
 
-    A file that registers nothing itself, but defines Backend subclasses, gets each of them registered.
-    Raises PluginError with one sentence when it does not import or defines no backend.
+    A file that registers nothing itself, but defines subclasses of Backend or Router, gets each of them registered.
+    Raises PluginError with one sentence when it does not import or defines neither.
     """
     file = Path(path).resolve()
     if file in _plugins:
@@ -58,11 +71,12 @@ def load_plugin(path: Path | str) -> tuple[str, ...]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     _collecting.clear()
+    known = len(routers.registered)
     try:
         spec.loader.exec_module(module)
-        if not _collecting:
+        if not _collecting and len(routers.registered) == known:
             for value in list(vars(module).values()):
-                if isinstance(value, type) and issubclass(value, Backend) and value.__module__ == module_name:
+                if isinstance(value, type) and issubclass(value, (Backend, Router)) and value.__module__ == module_name:
                     register(value())
     except PluginError as error:
         del sys.modules[module_name]
@@ -74,10 +88,11 @@ def load_plugin(path: Path | str) -> tuple[str, ...]:
         text = " ".join(str(error).split())
         raise PluginError(f"--plugin: {path} failed to import: {type(error).__name__}: {text}") from error
     names = tuple(dict.fromkeys(_collecting))
-    if not names:
+    if not names and len(routers.registered) == known:
         del sys.modules[module_name]
         raise PluginError(f"--plugin: {path} registers no backend; call moeguard.register(MyBackend())")
     _plugins[file] = (module, names)
+    routers.from_files[file] = tuple(dict.fromkeys(routers.registered[known:]))
     return names
 
 
@@ -98,12 +113,12 @@ def get(name: str) -> Backend:
     target = BUILTINS.get(name)
     if target is not None:
         module, _, attribute = target.partition(":")
-        return register(getattr(importlib.import_module(module), attribute)())
+        return _register(getattr(importlib.import_module(module), attribute)())
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name == name:
             try:
                 value = entry.load()
-                return register(value() if isinstance(value, type) else value)
+                return _register(value() if isinstance(value, type) else value)
             except PluginError:
                 raise
             except Exception as error:

@@ -52,7 +52,7 @@ def check_router(router: Router, case: RouterCase, device: str = "cpu") -> Route
         findings.append(RouterFinding(kind, router.name, rule, case, sentence, numbers))
 
     try:
-        returned: Any = router.route(case, logits, bias, ids, weights)  # type: ignore[func-returns-value]
+        returned: Any = router.route(case, logits, bias, ids, weights)
         if logits.is_cuda:
             torch.cuda.synchronize()
     except Exception as error:

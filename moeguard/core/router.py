@@ -6,8 +6,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from moeguard.core.case import describe
+from moeguard.core.errors import CaseError
 from moeguard.core.finding import Kind
 
 Method = Literal["softmax_topk", "renormalize", "sigmoid_bias", "grouped_topk", "llama4_sigmoid"]
@@ -62,6 +64,14 @@ class RouterCase(BaseModel):
             raise ValueError(f"probe: {self.probe} is for the methods {', '.join(BIASED)}")
         return self
 
+    @classmethod
+    def from_json(cls, text: str) -> RouterCase:
+        """Parse a case. Raises CaseError that names the field and what is allowed."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise CaseError(f"--case: {describe(error)}") from None
+
     @property
     def biased(self) -> bool:
         """Whether there is a selection bias."""
@@ -110,4 +120,5 @@ class RouterFinding:
     def to_data(self) -> dict[str, Any]:
         """JSON data."""
         return {"kind": self.kind, "fingerprint": self.fingerprint, "router": self.router, "rule": self.rule,
-                "case": self.case.model_dump(mode="json"), "sentence": self.sentence, "numbers": self.numbers}
+                "case": self.case.model_dump(mode="json"), "sentence": self.sentence, "numbers": self.numbers,
+                "replay": f"moeguard router --router {self.router} --case '{self.case.model_dump_json()}'"}

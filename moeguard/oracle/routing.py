@@ -83,8 +83,9 @@ def judge_routing(case: RouterCase, logits: Tensor, bias: Tensor | None, ids: Te
     def describe_set(t: int) -> tuple[str, dict[str, Any]]:
         extra = sorted(set(got(t)) - set(wanted[t].tolist()))
         missing = sorted(set(wanted[t].tolist()) - set(got(t)))
-        numbers = {"got": sorted(got(t)), "expected": wanted[t].tolist(),
-                   "scores_got": found.exact_choice[t, extra].tolist(), "scores_expected": found.exact_choice[t, missing].tolist()}
+        score = found.exact_choice[t]
+        numbers = {"got": sorted(got(t)), "expected": wanted[t].tolist(), "scores_got": score[extra].tolist(),
+                   "scores_expected": score[missing].tolist()}
         return f"experts {extra} were selected instead of {missing}, beyond the rounding of their scores", numbers
 
     rule("set", other & ~_allowed(case, found.choice, legal, precision.roundoff), describe_set)

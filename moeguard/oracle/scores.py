@@ -2,8 +2,8 @@
 
 With u the unit roundoff of the router's arithmetic and one unit in the last place at most 2u:
 
-- exp(x): (4 + 4 \\|x\\|) u relative. CUDA's ``__expf`` has at most 2 + 1.173 \\|x\\| units in the last place (CUDA C++ Programming
-  Guide, intrinsic functions), which is (4 + 2.35 \\|x\\|) u, and the rounding of the argument x = l - max adds \\|x\\| u.
+- exp(x): (4 + 4 \\|x\\|) u relative. CUDA's ``__expf`` has at most 2 + 1.173 \\|x\\| units in the last place (CUDA C++
+  Programming Guide, intrinsic functions), which is (4 + 2.35 \\|x\\|) u, and the rounding of x = l - max adds \\|x\\| u.
 - n(e) = exp(l(e) - max), what softmax methods rank: 4 u more, for the division by the common sum.
 - sigmoid(l) = 1 / (1 + exp(-l)): the error of exp times 1 - sigmoid(l), for that is how it enters, and 8 u for sum and division.
 - sigmoid(l) + b: one rounding, u \\|sigmoid(l) + b\\|.

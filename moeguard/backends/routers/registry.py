@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from pathlib import Path
 
 from moeguard.backends.routers.protocol import Router
 from moeguard.core.errors import PluginError, UnknownNameError
@@ -13,8 +14,9 @@ BUILTINS: dict[str, str] = {
     "torch_argmax": "moeguard.backends.routers.torch_routers:TorchArgmax",
     "flashinfer_topk_deepseek": "moeguard.backends.routers.flashinfer:FlashInferTopkDeepseek",
 }
-#: Names in the order of their registration.
+#: Names in the order of their registration, and by plug-in file.
 registered: list[str] = []
+from_files: dict[Path, tuple[str, ...]] = {}
 _routers: dict[str, Router] = {}
 
 
