@@ -76,7 +76,7 @@ def check_router(router: Router, case: RouterCase, device: str = "cpu") -> Route
         return RouterVerdict(tuple(findings), case.num_tokens)
     judged = judge_routing(case, logits, bias, ids, weights, router.precision(case))
     for fault in judged.faults:
-        more = f", and {fault.count - 1} tokens more" if fault.count > 1 else ""
+        more = f"; {fault.count} of {case.num_tokens} tokens" if fault.count > 1 else ""
         found("routing_contract", fault.rule, f"{case.method}, {case.probe}: token {fault.token}: {fault.clause}{more}",
               fault.numbers | {"token": fault.token, "tokens": fault.count})
     return RouterVerdict(tuple(findings), judged.tokens, judged.undefined, judged.near_ties)

@@ -73,6 +73,7 @@ def _show(run: RouterRun) -> None:
     from rich.table import Table
 
     from moeguard.cli.gate import say
+    from moeguard.report.text import count
 
     table = Table(box=None, pad_edge=False)
     table.add_column("router")
@@ -87,6 +88,7 @@ def _show(run: RouterRun) -> None:
         if one.reason is not None:
             say(f"not verified: {one.router}: {one.reason}", "yellow")
     for finding in run.findings:
-        say(f"{finding.kind}: {finding.router}: {finding.sentence} (in {run.occurrences[finding.fingerprint]} cases)", "red")
+        say(f"{finding.kind}: {finding.router}: {finding.sentence} "
+            f"({count(run.occurrences[finding.fingerprint], 'case')})", "red")
         say(f"  {finding.to_data()['replay']}")
-    say(f"{run.verdict}: {run.cases} cases in {run.seconds:.1f} s")
+    say(f"{run.verdict}: {count(run.cases, 'case')} in {run.seconds:.1f} s")

@@ -70,7 +70,7 @@ class RouterCase(BaseModel):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise CaseError(f"--case: {describe(error)}") from None
+            raise CaseError(f"--case: {describe(error).removeprefix('case: ')}") from None
 
     @property
     def biased(self) -> bool:

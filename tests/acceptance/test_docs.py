@@ -1,14 +1,15 @@
-"""What the documents show of ``tune-audit`` is what a reader gets; links lead somewhere."""
+"""What the documents show of ``tune-audit`` and ``router`` is what a reader gets; links lead somewhere."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from commandline import ROOT, Called
-from documents import Shown, commands, missing
+from documents import Shown, commands, missing, python
 
 DOCUMENTS = ("README.md", *(f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))))
 AUDITS = [one for name in DOCUMENTS for one in commands(name, "moeguard tune-audit")]
@@ -35,6 +36,26 @@ def test_every_requirement_is_in_the_table() -> None:
 
     table = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "gate.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(RULES) == set(table)
+
+
+def test_every_method_and_probe_of_routers_is_in_a_table() -> None:
+    from moeguard.core.router import METHODS, PROBES
+
+    text = (ROOT / "docs" / "routing.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `(\w+)` \|", text.split("## Methods")[1].split("## The margin")[0], re.MULTILINE)
+    assert set(METHODS) | set(PROBES) == set(table) - {"range", "repeated", "set", "finite", "weights", "sum"}
+
+
+def test_the_router_of_the_document_is_clean(cli: Callable[..., Called], tmp_path: Path) -> None:
+    (tmp_path / "my_router.py").write_text(python("docs/routing.md", "class MyRouter"))
+    done = cli("router", "--plugin", tmp_path / "my_router.py", "--method", "renormalize", "--max-cases", 14, "--device", "cpu")
+    assert (done.code, "clean: 14 cases" in done.out) == (0, True)
+
+
+def test_the_routers_of_the_document_are_clean(cli: Callable[..., Called]) -> None:
+    (shown,) = commands("docs/routing.md", "moeguard router")
+    done = cli(*shlex.split(shown.command)[1:])
+    assert missing(shown.lines, done.out) is None
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import torch
 
 import moeguard as mg
+from moeguard.backends.routers.torch_routers import TorchArgmax, TorchScores
 from moeguard.backends.torch_reference import TorchReference
 from moeguard.core.case import Case
+from moeguard.core.router import RouterCase
+from moeguard.mutants.broken_routers import MaskedWithZero
+from moeguard.tensors.logits import make_router_inputs
 from moeguard.tensors.operand import Batch
 from moeguard.tensors.problem import build_problem
 from moeguard.tensors.routing import GROUPS, select
@@ -58,3 +62,26 @@ def test_experts_outside_of_the_chosen_groups_are_never_selected():
     ids, weights = select(logits, top_k, "grouped_topk")
     assert sorted(ids[0].tolist()) == [0, 1, 4]
     torch.testing.assert_close(weights.sum(1), torch.ones(1, dtype=torch.float64))
+
+
+class TestGroupedRouting:
+    """flashinfer#4639 again, for routers: negative biased scores in the chosen groups, and a reference that masks with 0."""
+
+    CASE = RouterCase(method="grouped_topk", num_tokens=64, num_experts=256, top_k=8, num_groups=8, topk_groups=4,
+                      scaling_factor=2.5, probe="negative_bias")
+
+    def test_routers_that_mask_with_minus_infinity_are_not_blamed(self):
+        for seed in range(8):
+            for router in (TorchScores(), TorchArgmax()):
+                assert mg.check_router(router, self.CASE.model_copy(update={"seed": seed})).passed
+
+    def test_the_reference_of_the_report_would_have_blamed_them_all(self):
+        logits, bias = make_router_inputs(self.CASE)
+        answers = []
+        for router in (MaskedWithZero(), TorchScores()):
+            ids, weights = torch.empty(64, 8, dtype=torch.int32), torch.empty(64, 8)
+            router.route(self.CASE, logits, bias, ids, weights)
+            answers.append(ids.sort(dim=1).values)
+        assert (answers[0] != answers[1]).any(1).all()
+        (finding,) = mg.check_router(MaskedWithZero(), self.CASE).findings
+        assert (finding.kind, finding.rule, finding.numbers["tokens"]) == ("routing_contract", "set", 64)

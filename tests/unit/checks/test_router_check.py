@@ -124,7 +124,7 @@ def test_a_finding_tells_the_place_and_the_numbers() -> None:
     (finding,) = mg.check_router(kind(), case).findings
     assert finding.kind == "routing_contract"
     assert finding.sentence.startswith("grouped_topk, negative_bias: token 0: experts [")
-    assert finding.sentence.endswith("beyond the rounding of their scores, and 8 tokens more")
+    assert finding.sentence.endswith("beyond the rounding of their scores; 9 of 9 tokens")
     assert finding.numbers["tokens"] == 9
     assert max(finding.numbers["scores_got"]) < 0  # the true scores of what was selected
     assert RouterCase.model_validate(finding.to_data()["case"]) == case
