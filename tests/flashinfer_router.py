@@ -42,8 +42,8 @@ def disagreements(count: int) -> list[str]:
         call = _call(case) | {"launch_with_pdl": True}
         try:
             fused_routing_dsv3._check_dsv3_fused_routing_supported(**call)
-            grouped = case.num_groups > 1 and case.num_experts > 256  # refused by the kernel (noAuxTcKernels.cu), not by the check
-            theirs = "the kernel" if grouped else ""
+            # what the kernel alone refuses (noAuxTcKernels.cu)
+            theirs = "the kernel" if case.num_groups > 1 and case.num_experts > 256 else ""
         except ValueError as error:
             theirs = str(error)
         accepted += ours.supported

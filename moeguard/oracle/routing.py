@@ -124,7 +124,7 @@ def _allowed(case: RouterCase, choice: Interval, ids: Tensor, u: float) -> Tenso
     reach, exceed = high[:, None] >= threshold, low[:, None] > threshold
     fine = (reach | ~touched[:, None]).all(2) & ~(exceed & out[:, None]).any(2)
     fine &= ((exceed & free[:, None]).sum(2) <= spare) & ((reach & free[:, None]).sum(2) >= spare)
-    return fits & (spare[:, 0] >= 0) & fine.any(1)
+    return fits & fine.any(1)
 
 
 def _weights(case: RouterCase, found: Scores, ids: Tensor, dtype: torch.dtype, u: float) -> tuple[Interval, Tensor]:

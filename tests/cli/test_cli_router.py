@@ -68,7 +68,7 @@ def test_own_routers_are_run_and_a_finding_comes_back(cli: Cli, plugin: Path) ->
     assert finding["occurrences"] <= tally["cases"]
     assert done.data["not_verified"] == [{"router": "absent", "reason": "needs an [accelerator]"}]
 
-    again = cli(*shlex.split(finding["replay"])[1:], "--plugin", plugin, "--device", "cpu")
+    again = cli(*shlex.split(finding["replay"])[1:], "--device", "cpu")  # this process knows the router by now
     assert again.code == 1
     assert f"routing_contract: lost_scaling: {finding['sentence'][:60]}" in again.out
     assert "(1 case)" in again.out

@@ -43,6 +43,6 @@ def test_flashinfer_on_the_layer_of_deepseek_v3(flashinfer: mg.Router, probe: st
     ({"num_experts": 64, "topk_groups": 5}, "set"),
 ], ids=["vanishing", "more_than_eight_groups", "more_than_four_kept_groups"])
 def test_what_its_source_gets_wrong(flashinfer: mg.Router, fields: dict, rule: str) -> None:
-    """In noAuxTcKernels.cu of 0.7.4 the sigmoid cancels, one block has eight warps for the groups and four slots for those kept."""
+    """In noAuxTcKernels.cu of 0.7.4 the sigmoid cancels, and a block has eight warps for groups and four slots for kept ones."""
     verdict = mg.check_router(flashinfer, DEEPSEEK.model_copy(update=fields), "cuda")
     assert rule in {finding.rule for finding in verdict.findings}

@@ -17,7 +17,7 @@ CASE = RouterCase(method="grouped_topk", num_tokens=9, num_experts=64, top_k=6, 
 
 
 @cache
-def drawn(count: int = 160) -> tuple[RouterCase, ...]:
+def drawn(count: int = 117) -> tuple[RouterCase, ...]:
     return tuple(draw_router_cases(count, 0))
 
 
@@ -25,7 +25,7 @@ def drawn(count: int = 160) -> tuple[RouterCase, ...]:
 def test_a_healthy_router_is_never_blamed(router: mg.Router) -> None:
     verdicts = [mg.check_router(router, case) for case in drawn()]
     assert [finding.sentence for verdict in verdicts for finding in verdict.findings] == []
-    assert sum(verdict.tokens for verdict in verdicts) > 3000
+    assert sum(verdict.tokens for verdict in verdicts) > 2000
     assert sum(verdict.undefined for verdict in verdicts) > 100
 
 
@@ -94,6 +94,47 @@ def test_a_router_that_writes_nothing_is_told_even_if_it_was_right_a_moment_ago(
     assert mg.check_router(router, CASE).passed
     (finding,) = mg.check_router(router, CASE).findings
     assert (finding.kind, finding.numbers["count"]) == ("unwritten_output", 54)
+
+
+class FastMath(TorchScores):
+    """exp() off by what CUDA documents of __expf, 2 + 1.173 |x| units in the last place, up or down, times ``excess``."""
+
+    name = "fast_math"
+    excess = 1.0
+
+    def exp(self, value: torch.Tensor) -> torch.Tensor:
+        sign = (torch.arange(value.shape[1]) % 2 * 2 - 1).double()
+        error = (2 + 1.173 * value.abs().double()) * 2.0**-23 * sign * self.excess
+        return torch.where(torch.isfinite(value), torch.exp(value.double()) * (1 + error), value.double().exp()).float()
+
+    def scores(self, case, logits):
+        if case.biased or case.method == "llama4_sigmoid":
+            return 1.0 / (1.0 + self.exp(-logits))
+        powers = self.exp(logits - logits.amax(1, keepdim=True))
+        return powers / powers.sum(1, keepdim=True)
+
+
+def test_the_margin_covers_the_fast_exponential_of_cuda_and_not_one_ten_times_worse() -> None:
+    router = FastMath()
+    assert [finding.sentence for case in drawn() for finding in mg.check_router(router, case).findings] == []
+    router.excess = 10.0
+    assert any(finding.rule == "weights" for case in drawn() for finding in mg.check_router(router, case).findings)
+
+
+def test_a_router_in_bfloat16_that_says_so_is_not_blamed() -> None:
+    class Coarse(TorchScores):
+        name = "coarse"
+
+        def precision(self, case):
+            return mg.Precision(roundoff=2.0**-8)
+
+        def scores(self, case, logits):
+            return super().scores(case, logits).bfloat16().float()
+
+        def select(self, case, choice):
+            return super().select(case, choice if case.method == "llama4_sigmoid" else choice.bfloat16())
+
+    assert [finding.sentence for case in drawn(80) for finding in mg.check_router(Coarse(), case).findings] == []
 
 
 def test_what_a_router_does_not_support_is_not_run() -> None:

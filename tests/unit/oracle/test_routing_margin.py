@@ -104,6 +104,14 @@ class TestMargin:
             result = judge_routing(case, torch.zeros(1, 2), shift, torch.tensor([[1]]), torch.ones(1, 1))
             assert rules(result) == wrong
 
+    def test_groups_have_the_rounding_of_two_scores_and_of_their_sum(self) -> None:
+        case, u = one("grouped_topk", 4, 1, num_groups=2, topk_groups=1), 2.0**-24
+        margin = 2 * (0.5 * (4 * 0.5 + 8) * u + 12.5 * u) + 25 * u  # of the scores 12.5, and of the sum 25
+        for gap, wrong in ((margin * 0.9, []), (margin * 1.2, ["set"])):
+            shift = torch.tensor([12.0, 12.0, 12.0 - gap, 12.0 - gap], dtype=torch.float64)
+            result = judge_routing(case, torch.zeros(1, 4), shift, torch.tensor([[2]]), torch.ones(1, 1))
+            assert rules(result) == wrong
+
     def test_llama4_ranks_logits_which_have_no_error(self) -> None:
         case = one("llama4_sigmoid", 2, 1)
         above = math.nextafter(20.0, 21.0)
