@@ -52,15 +52,14 @@ def router(
         raise MoeguardError("--method: the case names its method; allowed: --method without --case")
     cases = [RouterCase.from_json(case)] if case is not None else list(draw_router_cases(max_cases, seed, methods))
     chosen = chosen_device(device)
-    load_plugins(plugin)
-    from_plugins = [name for file in plugin or () for name in registry.from_files[file.resolve()]]
+    from_plugins = load_plugins(plugin, routers=True)
     names = list(dict.fromkeys(routers or from_plugins or registry.BUILTINS))
     for name in names:
         registry.get(name)
     console = Console(stderr=True)
     with Progress(console=console, disable=as_json or not console.is_terminal, transient=True) as bar:
         task = bar.add_task("routers", total=len(names) * len(cases))
-        run = run_routers(names, cases, chosen, lambda: bar.advance(task))
+        run = run_routers(names, cases, chosen, [str(file) for file in plugin or ()], lambda: bar.advance(task))
     if as_json:
         sys.stdout.write(json.dumps(run.to_data()) + "\n")
     else:
@@ -90,5 +89,5 @@ def _show(run: RouterRun) -> None:
     for finding in run.findings:
         say(f"{finding.kind}: {finding.router}: {finding.sentence} "
             f"({count(run.occurrences[finding.fingerprint], 'case')})", "red")
-        say(f"  {finding.to_data()['replay']}")
+        say(f"  {run.replay(finding)}")
     say(f"{run.verdict}: {count(run.cases, 'case')} in {run.seconds:.1f} s")

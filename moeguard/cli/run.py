@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 BackendOption = Annotated[list[str] | None, typer.Option("--backend", help="Backend to run; repeatable. Default: all built-in.")]
-PluginOption = Annotated[list[Path] | None, typer.Option("--plugin", help="Python file that registers backends; repeatable.")]
+PluginOption = Annotated[list[Path] | None, typer.Option(
+    "--plugin", help="Python file that registers backends or routers; repeatable.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory. Default: reports/<run-id>.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda. Default: cuda when there is one.")]

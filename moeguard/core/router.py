@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
@@ -118,7 +119,14 @@ class RouterFinding:
         return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     def to_data(self) -> dict[str, Any]:
-        """JSON data."""
+        """JSON data; numbers that JSON does not have are text."""
         return {"kind": self.kind, "fingerprint": self.fingerprint, "router": self.router, "rule": self.rule,
-                "case": self.case.model_dump(mode="json"), "sentence": self.sentence, "numbers": self.numbers,
-                "replay": f"moeguard router --router {self.router} --case '{self.case.model_dump_json()}'"}
+                "case": self.case.model_dump(mode="json"), "sentence": self.sentence, "numbers": _finite(self.numbers)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from moeguard.backends import registry
+from moeguard.backends.routers import registry as router_registry
 from moeguard.core.errors import PluginError
 from moeguard.engine.probe import ask
 
@@ -15,10 +16,11 @@ IMPORT_TIMEOUT = 120.0
 TRIES = 3
 
 
-def load_plugins(files: Iterable[Path | str] | None) -> list[str]:
-    """Import plug-in files and return the names that they register, in order.
+def load_plugins(files: Iterable[Path | str] | None, *, routers: bool = False) -> list[str]:
+    """Import plug-in files and return the names of the backends, or else of the routers, that they register, in order.
 
-    A file that ends the process or does not come back does so in a child first. Raises PluginError with one sentence.
+    A file that ends the process or does not come back does so in a child first. Raises PluginError with one sentence, also
+    for a file that registers none of them.
     """
     paths = [str(file) for file in files or ()]
     if not paths:
@@ -29,4 +31,12 @@ def load_plugins(files: Iterable[Path | str] | None) -> list[str]:
             break
     if answer.failure is not None and not answer.usage:
         raise PluginError(f"--plugin: importing {', '.join(paths)} {answer.failure}")
-    return [name for path in paths for name in registry.load_plugin(path)]
+    names: list[str] = []
+    for path in paths:
+        backends = registry.load_plugin(path)
+        found = router_registry.from_files[Path(path).resolve()] if routers else backends
+        if not found:
+            wanted, has = ("router", "backends (moeguard run)") if routers else ("backend", "routers (moeguard router)")
+            raise PluginError(f"--plugin: {path} registers no {wanted}, only {has}")
+        names += found
+    return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +28,13 @@ class RouterTally:
 
 @dataclass
 class RouterRun:
-    """tallies: one a router. findings: the first of each fingerprint; occurrences: in how many cases it was seen."""
+    """tallies: one a router. findings: the first of each fingerprint; occurrences: in how many cases it was seen.
 
+    device, plugins: of the run, as the replay command names them.
+    """
+
+    device: str = "cpu"
+    plugins: tuple[str, ...] = ()
     tallies: list[RouterTally] = field(default_factory=list)
     findings: list[RouterFinding] = field(default_factory=list)
     occurrences: dict[str, int] = field(default_factory=dict)
@@ -45,23 +51,30 @@ class RouterRun:
         """That of the command."""
         return {"clean": 0, "findings": 1, "inconclusive": 3}[self.verdict]
 
+    def replay(self, finding: RouterFinding) -> str:
+        """The command that runs the case of ``finding`` again."""
+        words = ["moeguard", "router", "--router", finding.router, "--device", self.device,
+                 *(word for plugin in self.plugins for word in ("--plugin", plugin)), "--case", finding.case.model_dump_json()]
+        return shlex.join(words)
+
     def to_data(self) -> dict[str, Any]:
         """JSON data."""
         return {
             "verdict": self.verdict, "cases": self.cases, "seconds": round(self.seconds, 3),
             "routers": [{"router": one.router, "cases": one.cases, "refused": one.refused, "tokens": one.tokens,
                          "undefined": one.undefined, "near_ties": one.near_ties} for one in self.tallies if one.reason is None],
-            "findings": [one.to_data() | {"occurrences": self.occurrences[one.fingerprint]} for one in self.findings],
+            "findings": [one.to_data() | {"occurrences": self.occurrences[one.fingerprint], "replay": self.replay(one)}
+                         for one in self.findings],
             "not_verified": [{"router": one.router, "reason": one.reason} for one in self.tallies if one.reason is not None]}
 
 
-def run_routers(names: Sequence[str], cases: Sequence[RouterCase], device: str = "cpu",
+def run_routers(names: Sequence[str], cases: Sequence[RouterCase], device: str = "cpu", plugins: Sequence[str] = (),
                 progress: Callable[[], None] = lambda: None) -> RouterRun:
     """Run every case on every router. A router is left after a crash, which on a GPU leaves nothing to go on with.
 
     Raises UnknownNameError. progress: called after each case of each router.
     """
-    run, start = RouterRun(cases=len(cases)), time.monotonic()
+    run, start = RouterRun(device, tuple(plugins), cases=len(cases)), time.monotonic()
     for name in names:
         tally = RouterTally(name, reason=registry.unavailable(name))
         run.tallies.append(tally)

@@ -68,12 +68,14 @@ def test_own_routers_are_run_and_a_finding_comes_back(cli: Cli, plugin: Path) ->
     assert finding["occurrences"] <= tally["cases"]
     assert done.data["not_verified"] == [{"router": "absent", "reason": "needs an [accelerator]"}]
 
-    again = cli(*shlex.split(finding["replay"])[1:], "--device", "cpu")  # this process knows the router by now
+    words = shlex.split(finding["replay"])
+    assert words[:8] == ["moeguard", "router", "--router", "lost_scaling", "--device", "cpu", "--plugin", str(plugin)]
+    again = cli("router", *words[2:4], *words[8:], "--device", "cpu")  # this process knows the router by now
     assert again.code == 1
     assert f"routing_contract: lost_scaling: {finding['sentence'][:60]}" in again.out
     assert "(1 case)" in again.out
     assert "\nfindings: 1 case in " in again.out
-    assert finding["replay"] in again.out
+    assert shlex.join(words[8:]) in again.out
 
 
 def test_nothing_verified_is_inconclusive(cli: Cli) -> None:
@@ -81,6 +83,12 @@ def test_nothing_verified_is_inconclusive(cli: Cli) -> None:
     assert done.code == 3
     assert "not verified: flashinfer_topk_deepseek: flashinfer-python is not installed" in done.out
     assert "inconclusive: 3 cases" in done.out
+
+
+def test_a_file_without_what_the_command_runs_is_refused(cli: Cli, plugin: Path) -> None:
+    done = cli("run", "--plugin", plugin, "--max-cases", 1)
+    assert (done.code, done.err) == (
+        2, f"moeguard: --plugin: {plugin} registers no backend, only routers (moeguard router)\n")
 
 
 def test_methods_are_chosen(cli: Cli) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 import pytest
@@ -17,7 +18,7 @@ CASE = RouterCase(method="grouped_topk", num_tokens=9, num_experts=64, top_k=6, 
 
 
 @cache
-def drawn(count: int = 117) -> tuple[RouterCase, ...]:
+def drawn(count: int = 78) -> tuple[RouterCase, ...]:
     return tuple(draw_router_cases(count, 0))
 
 
@@ -25,7 +26,7 @@ def drawn(count: int = 117) -> tuple[RouterCase, ...]:
 def test_a_healthy_router_is_never_blamed(router: mg.Router) -> None:
     verdicts = [mg.check_router(router, case) for case in drawn()]
     assert [finding.sentence for verdict in verdicts for finding in verdict.findings] == []
-    assert sum(verdict.tokens for verdict in verdicts) > 2000
+    assert sum(verdict.tokens for verdict in verdicts) > 1500
     assert sum(verdict.undefined for verdict in verdicts) > 100
 
 
@@ -52,7 +53,7 @@ def test_every_rule_has_a_broken_router() -> None:
 
 
 def test_all_methods_and_probes_are_drawn() -> None:
-    seen = {(case.method, case.probe) for case in drawn(60)}
+    seen = {(case.method, case.probe) for case in drawn(39)}
     assert {method for method, _ in seen} == set(METHODS)
     assert {probe for method, probe in seen if method in BIASED} == set(PROBES)
 
@@ -134,7 +135,7 @@ def test_a_router_in_bfloat16_that_says_so_is_not_blamed() -> None:
         def select(self, case, choice):
             return super().select(case, choice if case.method == "llama4_sigmoid" else choice.bfloat16())
 
-    assert [finding.sentence for case in drawn(80) for finding in mg.check_router(Coarse(), case).findings] == []
+    assert [finding.sentence for case in drawn(39) for finding in mg.check_router(Coarse(), case).findings] == []
 
 
 def test_what_a_router_does_not_support_is_not_run() -> None:
@@ -156,7 +157,7 @@ def test_weights_in_bfloat16_are_asked_for_and_judged_as_such() -> None:
         def weights_dtype(self, case):
             return torch.bfloat16
 
-    assert all(mg.check_router(Half(), case).passed for case in drawn(60))
+    assert all(mg.check_router(Half(), case).passed for case in drawn(39))
 
 
 def test_a_finding_tells_the_place_and_the_numbers() -> None:
@@ -169,3 +170,14 @@ def test_a_finding_tells_the_place_and_the_numbers() -> None:
     assert finding.numbers["tokens"] == 9
     assert max(finding.numbers["scores_got"]) < 0  # the true scores of what was selected
     assert RouterCase.model_validate(finding.to_data()["case"]) == case
+
+
+def test_numbers_that_json_does_not_have_are_text() -> None:
+    class Nan(TorchScores):
+        def route(self, case, logits, bias, ids, weights):
+            super().route(case, logits, bias, ids, weights)
+            weights[0, 0] = torch.nan
+
+    (finding,) = mg.check_router(Nan(), CASE).findings
+    assert (finding.rule, finding.numbers["token"]) == ("finite", 0)
+    assert json.loads(json.dumps(finding.to_data(), allow_nan=False))["numbers"]["got"][0] == "nan"
