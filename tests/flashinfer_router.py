@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -57,6 +59,14 @@ def availability() -> str:
     return FlashInferTopkDeepseek().availability().reason
 
 
+def on_hopper() -> str:
+    """What it says on a GPU of compute capability 9.0, where nothing is compiled yet."""
+    os.environ["FLASHINFER_CUDA_ARCH_LIST"] = "9.0a"
+    with patch.object(torch.cuda, "is_available", return_value=True), \
+            patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)):
+        return availability()
+
+
 def sources() -> dict[str, Any]:
     """The compiled module that the call needs, as FlashInfer names it, and its source files."""
     from flashinfer.jit import dsv3_optimizations
@@ -69,4 +79,5 @@ def sources() -> dict[str, Any]:
 
 def answers() -> dict[str, Any]:
     """All of it."""
-    return {"bound": bound(), "disagreements": disagreements(200), "availability": availability(), "sources": sources()}
+    return {"on_hopper": on_hopper(), "bound": bound(), "disagreements": disagreements(200), "availability": availability(),
+            "sources": sources()}

@@ -20,6 +20,7 @@ def test_the_adapter_beside_the_real_library(version: str) -> None:
         "routed_scaling_factor": "2.5", "topk_values": "torch.bfloat16", "topk_indices": "torch.int32"}
     assert found["disagreements"] == []
     assert found["availability"] == "no CUDA device"
+    assert found["on_hopper"].startswith("FlashInfer's compiled module dsv3_fused_routing is missing; build with: python -c ")
     assert found["sources"]["name"] == "dsv3_fused_routing"
     assert "noAuxTcKernels.cu" in found["sources"]["sources"]
 
