@@ -24,6 +24,8 @@ BUILTINS: dict[str, str] = {
     "triton": "moeguard.backends.triton_moe.backend:Triton",
     "flashinfer_cutlass": "moeguard.backends.flashinfer_cutlass.backend:FlashInferCutlass",
     "flashinfer_cutlass_unfused": "moeguard.backends.flashinfer_cutlass.backend:FlashInferCutlassUnfused",
+    "flashinfer_cutile": "moeguard.backends.flashinfer_unified.cutile:FlashInferCuTile",
+    "flashinfer_frost": "moeguard.backends.flashinfer_unified.frost:FlashInferFrost",
 }
 
 Plugged = TypeVar("Plugged", bound=Backend | Router)
