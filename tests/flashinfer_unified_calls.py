@@ -17,8 +17,7 @@ from torch.nn import functional
 
 from moeguard.backends.flashinfer_unified.cutile import FlashInferCuTile
 from moeguard.backends.flashinfer_unified.frost import FlashInferFrost
-from moeguard.backends.flashinfer_unified.library import load
-from moeguard.backends.protocol import Availability, Backend
+from moeguard.backends.protocol import REFUSALS, Availability, Backend
 from moeguard.checks.session import Session
 from moeguard.checks.subject import Resources
 from moeguard.core.case import Case
@@ -27,33 +26,64 @@ from moeguard.quant.e8m0 import decode_e8m0
 from moeguard.quant.packed import decode_packed
 
 BACKENDS: dict[str, type[Backend]] = {"cutile": FlashInferCuTile, "frost": FlashInferFrost}
-SHAPE = {"num_tokens": 7, "hidden_size": 256, "intermediate_size": 128, "num_experts": 4, "top_k": 2}
+#: Frost pads I to 128.
+SHAPE = {"num_tokens": 3, "hidden_size": 128, "intermediate_size": 64, "num_experts": 4, "top_k": 2}
 _SEEN: list[Any] = []
 
 
 def run(questions: dict[str, list[Any]]) -> dict[str, Any]:
-    """Answers by name; a question is a backend, a recipe, further fields of the case, and what to ask."""
+    """Answers by name; a question is a backend, a recipe, further fields of the case, and a tactic."""
     _stand_in()
     return {name: _answer(*question) for name, question in questions.items()}
 
 
-def _answer(family: str, recipe: str, fields: dict[str, Any], ask: str, tactic: str | None = None) -> Any:
-    backend = BACKENDS[family]()
-    case = Case.model_validate({"shape": SHAPE, "recipe": recipe} | fields)
+def _answer(family: str, recipe: str, fields: dict[str, Any] | None = None, tactic: str | None = None) -> dict[str, Any]:
+    """What came of one judged execution, and the tactic that reached the kernel."""
+    backend, fields = BACKENDS[family](), fields or {}
+    case = Case.model_validate({"recipe": recipe} | fields | {"shape": SHAPE | fields.get("shape", {})})
     session = Session(backend, case, Resources("cpu"))
-    if ask == "tactics":
-        return [str(one) for one in backend.tactics(session.base.prepared, session.base.problem.batch)]
-    refused: tuple[type[Exception], ...] = (Exception,) if ask == "refused" else ()
     _SEEN.clear()
-    done = session.execute("values", "base", tactic=tactic, refusals=refused)
-    return {"ok": done.ok, "failed": done.judgement and done.judgement.failed, "numbers": done.judgement and {
-        key: value for key, value in done.judgement.numbers.items() if isinstance(value, float | int)},
-        "findings": [finding.sentence for finding in session.findings], "tactics": [str(one) for one in _SEEN],
-        "refusal": str(done.refusal) if getattr(done, "refusal", None) else None}
+    done = session.execute("values", "base", tactic=tactic)
+    return {"ok": done.ok, "failed": list(done.judgement.failed), "numbers": str(done.judgement.numbers), "seen": str(_SEEN[-1])}
+
+
+def refused(questions: dict[str, list[Any]]) -> dict[str, str]:
+    """What the library says to inputs that it does not take: each a backend and the fields of a case."""
+    _stand_in()
+    said = {}
+    for name, (family, fields) in questions.items():
+        backend, case = BACKENDS[family](), Case.model_validate({"recipe": "bf16", "shape": SHAPE} | fields)
+        session = Session(backend, case, Resources("cpu"))
+        problem = session.base.problem
+        out = torch.full(problem.output_shape, 7.0, dtype=problem.output_dtype)
+        try:
+            backend.run(session.base.prepared, problem.batch, out)
+            said[name] = "nothing"
+        except REFUSALS as error:
+            said[name] = f"{type(error).__name__}: {error}" if bool((out == 7).all()) else "after writing"
+    return said
+
+
+def offered(questions: dict[str, list[Any]]) -> dict[str, list[str]]:
+    """Tactics by name of the question, a backend and a recipe."""
+    _stand_in()
+    listed = {}
+    for name, (family, recipe) in questions.items():
+        backend, case = BACKENDS[family](), Case.model_validate({"recipe": recipe, "shape": SHAPE})
+        subject = Session(backend, case, Resources("cpu")).base
+        listed[name] = [str(one) for one in backend.tactics(subject.prepared, subject.problem.batch)]
+    return listed
+
+
+def all_answers(values: dict[str, list[Any]], refusals: dict[str, list[Any]], tactics: dict[str, list[Any]]) -> dict[str, Any]:
+    """Everything from one process, since an import of torch and FlashInfer costs seconds."""
+    return {"values": run(values), "refused": refused(refusals), "offered": offered(tactics)}
 
 
 def _stand_in() -> None:
-    """Make this process look like one on a Hopper GPU to FlashInfer's Python."""
+    """Make this process look like one on a Hopper GPU to FlashInfer's Python; once."""
+    if "cutlass" in sys.modules:
+        return
     import flashinfer.utils
     from flashinfer.fused_moe import prepare
     from flashinfer.fused_moe.backends.frost_low_latency import runner
