@@ -7,6 +7,7 @@ the kernels, which are written here in torch from the layouts and rounding point
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from torch.nn import functional
 
 from moeguard.backends.flashinfer_unified.cutile import FlashInferCuTile
 from moeguard.backends.flashinfer_unified.frost import FlashInferFrost
-from moeguard.backends.protocol import REFUSALS, Availability, Backend
+from moeguard.backends.protocol import REFUSALS, Availability, Backend, VacuousTuning
 from moeguard.checks.session import Session
 from moeguard.checks.subject import Resources
 from moeguard.core.case import Case
@@ -75,9 +76,33 @@ def offered(questions: dict[str, list[Any]]) -> dict[str, list[str]]:
     return listed
 
 
-def all_answers(values: dict[str, list[Any]], refusals: dict[str, list[Any]], tactics: dict[str, list[Any]]) -> dict[str, Any]:
+def tuned(questions: dict[str, list[Any]]) -> dict[str, list[str]]:
+    """What ``tune`` says where nothing can be timed, and with a timer to which a later tactic is always the faster one."""
+    _stand_in()
+    from flashinfer.autotuner import AutoTuner
+
+    said = {}
+    for name, (family, recipe) in questions.items():
+        backend, case = BACKENDS[family](), Case.model_validate({"recipe": recipe, "shape": SHAPE})
+        subject = Session(backend, case, Resources("cpu")).base
+        try:
+            said[name] = [str(backend.tune(subject.prepared, subject.problem.batch))]
+        except VacuousTuning as error:
+            said[name] = [str(error)]
+        real, times = AutoTuner._profile_single_kernel, itertools.count(1000, -1)
+        AutoTuner._profile_single_kernel = lambda *given, times=times, **named: float(next(times))
+        AutoTuner.get().clear_cache()
+        try:
+            said[name].append(str(backend.tune(subject.prepared, subject.problem.batch)))
+        finally:
+            AutoTuner._profile_single_kernel = real
+    return said
+
+
+def all_answers(values: dict[str, list[Any]], refusals: dict[str, list[Any]], tactics: dict[str, list[Any]],
+                tunings: dict[str, list[Any]]) -> dict[str, Any]:
     """Everything from one process, since an import of torch and FlashInfer costs seconds."""
-    return {"values": run(values), "refused": refused(refusals), "offered": offered(tactics)}
+    return {"values": run(values), "refused": refused(refusals), "offered": offered(tactics), "tuned": tuned(tunings)}
 
 
 def _stand_in() -> None:
@@ -92,6 +117,7 @@ def _stand_in() -> None:
     flashinfer.cutile = SimpleNamespace(is_cuda_tile_available=lambda device=None: True)
     sys.modules["flashinfer.cutile"] = flashinfer.cutile
     torch.cuda.device = lambda device: contextlib.nullcontext()
+    torch.cuda.is_current_stream_capturing = lambda: False
     torch.cuda.get_device_properties = lambda device: SimpleNamespace(multi_processor_count=132)
     torch.Tensor.is_cuda = property(lambda tensor: True)
     prepare._prepare_cutile_fp4_scales = lambda scale, **named: scale.contiguous()  # what it does below SM100
@@ -155,7 +181,8 @@ def _through(dtype: torch.dtype) -> Any:
     return lambda value: value.to(dtype).float()
 
 
-def _cutile_bf16(x: Tensor, ids: Tensor, weights: Tensor, w1: Tensor, w2: Tensor, out: Tensor, workspace: Any, **named: Any) -> Tensor:
+def _cutile_bf16(x: Tensor, ids: Tensor, weights: Tensor, w1: Tensor, w2: Tensor, out: Tensor, workspace: Any,
+                 **named: Any) -> Tensor:
     _SEEN.append((named["block_size"], *named["gemm1_config"], *named["gemm2_config"]))
     return _moe(x, ids, weights, w1.float().mT, w2.float().mT, out, named["activation"], projection=torch.bfloat16,
                 intermediate=_through(torch.bfloat16))
@@ -196,8 +223,8 @@ def _frost(inputs: list[Any], config: Any, tactic: Any) -> Tensor:
         x, ids, scores, w1, w2 = inputs[:5]
         one, quant, two = inputs[place + 1:]
         narrow = x.dtype == torch.float8_e4m3fn
-        return _moe(x, ids, scores, _gate_first(w1.float() * one[:, None, None], spec), w2.float() * two[:, None, None], out, spec,
-                    projection=torch.bfloat16, intermediate=_static(quant) if narrow else _through(torch.bfloat16))
+        return _moe(x, ids, scores, _gate_first(w1.float() * one[:, None, None], spec), w2.float() * two[:, None, None], out,
+                    spec, projection=torch.bfloat16, intermediate=_static(quant) if narrow else _through(torch.bfloat16))
     if weight == "DeepSeekFp8":
         x, _, _, w1, s1, w2, s2, ids, scores = inputs[:9]
         x, _ = fake_quantize(x.float(), "e4m3_1x128")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from moeguard.backends.protocol import Backend
 from moeguard.core.case import Case
 
-#: T, H, I, E, K: multiples of every usual tile, with few and with many experts.
-_SHAPES = ((16, 256, 256, 8, 2), (64, 2048, 1024, 32, 4), (64, 7168, 2048, 256, 8))
+#: T, H, I, E, K: multiples of every usual tile, with few and with many experts; the last for kernels that take few tokens only.
+_SHAPES = ((16, 256, 256, 8, 2), (64, 2048, 1024, 32, 4), (64, 7168, 2048, 256, 8), (4, 2048, 1024, 32, 4))
 _ACTIVATIONS = ("swiglu", "relu2", "swiglu_oai", "geglu_tanh", "geglu", "silu", "gelu")
 
 
