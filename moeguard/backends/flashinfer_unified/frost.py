@@ -72,7 +72,9 @@ class FlashInferFrost(FlashInferUnified):
         """Sums are float32 but in the ``wgmma`` kernels for e4m3; each expert's output is rounded to the dtype of ``out``.
 
         Sources: ``FrostLowLatencyConfig`` in fused_moe/api.py; ``_single_route_body`` in fma/bf16/fma_fc1.py: e4m3 and MXFP4
-        weights round gate and up to 16 bits before the activation, the others do not; ``_kernel`` in fma/bf16/fma_fc2.py.
+        weights round gate and up to 16 bits before the activation, the others do not; ``_kernel`` in fma/bf16/fma_fc2.py. In
+        fp8_block no scale of 1x128 values is below 1e-4 / 448 (``quantize`` in fma/deepseek_fp8_kernel.py), which these names
+        cannot say: a block of smaller values keeps fewer bits.
         """
         formats, numerics = self.named_formats(case), Numerics.of(case.recipe)
         numerics = replace(numerics, expert_output="fp16" if formats.output == "FP16" else "bf16")

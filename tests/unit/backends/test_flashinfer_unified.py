@@ -31,6 +31,13 @@ VALUES: dict[str, list[Any]] = {
     "frost fp8_block": ["frost", "fp8_block", {"shape": {"intermediate_size": 128}}],
     "frost mxfp4_bf16": ["frost", "mxfp4_bf16", {"activation": {"kind": "geglu"}}],
 }
+#: Every activation that a recipe has there; with fp8_per_tensor, swiglu_oai is refused.
+VALUES |= {
+    f"{family} {recipe} {kind}": [family, recipe, {"activation": {"kind": kind}, "shape": {"intermediate_size": 128}}]
+    for family, backend in {"cutile": CUTILE, "frost": FROST}.items() for recipe in backend.formats
+    for kind in ("swiglu", "geglu", "geglu_tanh", "swiglu_oai", "relu2", "silu", "gelu")
+    if (recipe, kind) != ("fp8_per_tensor", "swiglu_oai")
+}
 REFUSED: dict[str, list[Any]] = {
     f"{family} {name}": [family, fields] for family in ("cutile", "frost")
     for name, fields in {"zero": {"shape": SHAPE | {"num_tokens": 0}}, "gaps": {"layout": {"kind": "noncontiguous"}}}.items()
