@@ -212,8 +212,7 @@ class HealthyTwoPasses(Pipeline):
         assert batch.topk_ids is not None and batch.topk_weights is not None
         half = out.shape[0] // 2 if out.shape[0] > 8 else 0
         for part in (slice(0, half), slice(half, None)):
-            x = replace(batch.x, data=batch.x.data[part])
-            piece = replace(batch, x=x, topk_ids=batch.topk_ids[part], topk_weights=batch.topk_weights[part])
+            piece = replace(batch, x=batch.x.rows(part), topk_ids=batch.topk_ids[part], topk_weights=batch.topk_weights[part])
             super().run(prepared, piece, out[part], tactic=tactic, workspace=workspace)
 
 
