@@ -81,7 +81,8 @@ def make_inputs(case: Case, stream: Stream) -> Tensor:
 
 def store_nvfp4(case: Case, stream: Stream, x: Tensor) -> Operand:
     """``x`` of ``make_inputs`` [T, H] in NVFP4, exactly: codes of 1, 3 and 6, or half of them."""
-    power = stream.integers("exact-power", x.shape[0] * (x.shape[1] // NVFP4_GROUP), 1, 3).view(x.shape[0], -1)
+    tokens, groups = x.shape[0], x.shape[1] // NVFP4_GROUP
+    power = stream.integers("exact-power", tokens * groups, 1, 3).view(tokens, groups)
     scale = torch.exp2(power.to(torch.float32))
     codes = encode_e2m1(x / expand_groups(scale * NVFP4_GLOBAL, x.shape[1]))
     return Operand(pack(codes), encode(scale, "e4m3"), torch.tensor([NVFP4_GLOBAL], device=x.device), "e2m1")
