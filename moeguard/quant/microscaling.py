@@ -2,7 +2,8 @@
 
 Sources: OCP Microscaling Formats (MX) specification v1.0, section 6.3, for mode ``floor``; FlashInfer 0.7.4
 (csrc/nv_internal/tensorrt_llm/kernels/quantization_utils.cuh, cvt_warp_fp16_to_mxfp8 and cvt_warp_fp16_to_fp4) for mode
-``round_up`` and for NVFP4.
+``round_up``, which the recipes use (torchao calls it RCEIL), and for NVFP4; the references of FlashInfer's traces
+(flashinfer/trace/templates/quantize.py, _quantize_mxfp8) for mode ``round_down``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from moeguard.quant.packed import encode_e2m1, pack
 #: Elements of a group.
 MX_GROUP, NVFP4_GROUP = 32, 16
 #: floor: the exponent of amax less that of the largest element, so that the largest values of a group may saturate.
-#: round_up: the least power of two at which nothing saturates, that is amax / maximum rounded up.
-ScaleMode = Literal["floor", "round_up"]
+#: round_down, round_up: amax / maximum rounded to a power of two below or above, so that nothing saturates in the latter.
+ScaleMode = Literal["floor", "round_down", "round_up"]
 
 
 def group_maxima(value: Tensor, group: int) -> Tensor:
@@ -32,7 +33,9 @@ def mx_exponents(amax: Tensor, element: str = "e4m3", mode: ScaleMode = "round_u
     """Exponents int32 of the e8m0 scales of groups with the given largest magnitudes (float32 or float64), before clipping."""
     top, power = torch.frexp(torch.tensor(FORMATS[element].maximum, dtype=torch.float64))
     mantissa, exponent = torch.frexp(amax)
-    raised = (mantissa > top).to(torch.int32) if mode == "round_up" else 0
+    if mode == "floor":
+        return exponent - int(power)
+    raised = (mantissa > top).to(torch.int32) if mode == "round_up" else (mantissa >= top).to(torch.int32) - 1
     return exponent - int(power) + raised
 
 
