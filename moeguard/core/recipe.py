@@ -7,8 +7,9 @@ row; INT4 x FP8 multiplies both by static factors, the intermediate being stored
 
 The recipes of Blackwell quantise blocks along the reduction axis: mxfp8 the input and the intermediate (32 elements, dynamic
 e8m0 scale), nvfp4 the intermediate (16 elements, dynamic e4m3 scale below one static float32 scale,
-``weights.intermediate_scale``). The recipe rounds once, from float32; a kernel that stores the activation in bf16 first declares
-``bf16+nvfp4`` or ``bf16+mxfp8``.
+``weights.intermediate_scale``). The recipe rounds once, from float32, accumulates and combines in float32 and rounds the answer.
+FlashInfer's CUTLASS kernels (0.7.4: doActivationKernel, quantizePackedFPXValue) round the projections to bf16 and the activation
+to bf16 before its codes, so that they declare ``projection="bf16"`` and ``bf16+nvfp4`` or ``bf16+mxfp8``.
 """
 
 from __future__ import annotations

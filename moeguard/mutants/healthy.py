@@ -66,7 +66,7 @@ class HealthyTactics(Split):
     name = "healthy_tactics"
 
     def tune(self, prepared: Prepared, batch: Batch) -> Hashable | None:
-        return self.choices[batch.x.data.shape[0] % len(self.choices)]
+        return self.choices[batch.x.shape[0] % len(self.choices)]
 
 
 class HealthyTuning(Split):
@@ -125,7 +125,7 @@ class HealthyWorkspace(Pipeline):
 
     def workspace_bytes(self, prepared: Prepared, batch: Batch) -> int:
         assert batch.topk_ids is not None
-        return 4 * batch.topk_ids.numel() * batch.x.data.shape[1]
+        return 4 * batch.topk_ids.numel() * batch.x.shape[1]
 
     def combine(self, call: Call, slots: Slots, outputs: Tensor) -> Tensor:
         if call.workspace is None:

@@ -63,8 +63,8 @@ def scale_edges(rounding: str, raw: Tensor, spread: Tensor, static: Tensor | Non
     if width is None or not raw.numel():
         return None
     size, reach = raw.abs(), REACH * spread
-    low = scales_of(rounding, (size - reach).clamp_min_(0) * (1 - QUOTIENT), static)[:, ::width]
-    high = scales_of(rounding, (size + reach) * (1 + QUOTIENT), static)[:, ::width]
+    low = scales_of(rounding, (size - reach).clamp_min_(0), static, -QUOTIENT)[:, ::width]
+    high = scales_of(rounding, size + reach, static, QUOTIENT)[:, ::width]
     slot, group = (low != high).nonzero(as_tuple=True)
     if not len(slot):
         return None
@@ -86,6 +86,9 @@ def before_scale(rounding: str, value: Tensor) -> Tensor:
     return value
 
 
-def scales_of(rounding: str, value: Tensor, static: Tensor | None) -> Tensor:
-    """Scales of the last point of the chain for ``value`` [..., I], before any of its points; [..., I]."""
-    return dynamic_scales(before_scale(rounding, value), rounding.rsplit("+", 1)[-1], static)
+def scales_of(rounding: str, value: Tensor, static: Tensor | None, tilt: Tensor | float) -> Tensor:
+    """Scales of the last point of the chain for ``value`` [..., I], before any of its points; [..., I].
+
+    tilt: relative error of the quotient that is rounded to the scale.
+    """
+    return dynamic_scales(before_scale(rounding, value) * (1 + tilt), rounding.rsplit("+", 1)[-1], static)

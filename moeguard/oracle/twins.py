@@ -97,8 +97,8 @@ class _Moves:
         drawn = torch.randn(twins, len(self.edges.amax), dtype=torch.float64, device=self.raw.device, generator=generator)
         tilt = torch.rand(twins, len(self.edges.amax), dtype=torch.float64, device=self.raw.device, generator=generator)
         amax = self.edges.amax + drawn.clamp_(-REACH, REACH) * self.edges.spread
-        group = (amax.clamp_min_(0) * (1 + tilt.sub_(0.5).mul_(QUOTIENT)))[:, :, None].expand(-1, -1, self.edges.width)
-        scale = scales_of(self.rounding, group, self.static)[:, :, 0]
+        group = amax.clamp_min_(0)[:, :, None].expand(-1, -1, self.edges.width)
+        scale = scales_of(self.rounding, group, self.static, tilt.sub_(0.5).mul_(QUOTIENT)[:, :, None])[:, :, 0]
         return torch.where(self.edge >= 0, scale[:, self.edge.clamp_min(0)], self.scale)
 
     def _round(self, value: Tensor, scale: Tensor | None, tilt: Tensor | float = 0.0) -> Tensor:
