@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -42,8 +43,6 @@ class TorchReference(Backend):
         self._executed: str | None = None
 
     def supports(self, case: Case) -> Support:
-        if case.recipe not in RECIPES:
-            return Support.no(f"no codec for recipe {case.recipe}")
         return Support.yes()
 
     def traits(self, case: Case, tactic: Hashable | None = None) -> Traits:
@@ -55,13 +54,13 @@ class TorchReference(Backend):
                         weights)
 
     def tactics(self, prepared: Prepared, batch: Batch) -> tuple[str, ...]:
-        rows = batch.x.data.numel() * (1 if batch.topk_ids is None else batch.topk_ids.shape[1])
+        rows = math.prod(batch.x.shape) * (1 if batch.topk_ids is None else batch.topk_ids.shape[1])
         small = prepared.gate.numel() <= PADDED_LIMIT and rows * prepared.gate.shape[0] <= PADDED_LIMIT
         return TACTICS if small else ("segments", "split")
 
     def tune(self, prepared: Prepared, batch: Batch) -> str:
         """The fastest tactic of one timed call each, after one warm-up call."""
-        out = torch.empty_like(batch.x.data, dtype=torch.float32)
+        out = torch.empty(batch.x.shape, device=batch.x.data.device)
         seconds: dict[str, float] = {}
         for tactic in self.tactics(prepared, batch):
             for _ in range(2):

@@ -151,8 +151,7 @@ def _invariant(session: Session, answer: Tensor | None, rows: Tensor, relation: 
 
 def _experts(weights: Weights, order: Tensor) -> Weights:
     def operand(value: Operand) -> Operand:
-        scale = value.scale
-        return Operand(value.data[order], scale if scale is None else scale[order], value.global_scale, value.format)
+        return value.experts(order)
 
     def optional(value: Operand | None) -> Operand | None:
         return None if value is None else operand(value)

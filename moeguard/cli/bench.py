@@ -45,7 +45,7 @@ def bench(
     from moeguard.cli.layers import columns, named
     from moeguard.core.environment import fingerprint
     from moeguard.core.errors import MoeguardError, UnknownNameError
-    from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+    from moeguard.core.recipe import RECIPES
     from moeguard.engine.options import Options, chosen_device
     from moeguard.engine.plugins import load_plugins
 
@@ -57,7 +57,7 @@ def bench(
         for option, given in (("--layer", layer), ("--tokens", tokens != DEFAULT_TOKENS)):
             if given:
                 raise MoeguardError(f"--throughput: measures fixed cases; {option} is not allowed beside it")
-        if recipe not in (*RECIPES, *PLANNED_RECIPES):
+        if recipe not in RECIPES:
             raise UnknownNameError("--recipe", recipe, list(RECIPES))
         cases = fixed(device, recipe, seed)
     else:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moeguard.cli.run import DeviceOption, JsonOption, PluginOption
-from moeguard.core.recipe import PLANNED_RECIPES
 
 if TYPE_CHECKING:
     from moeguard.engine.doctor import Diagnosis
-
-#: What stands for the recipes that no backend can be asked about, in the table.
-OTHERS = "others"
 
 
 def doctor(
@@ -74,20 +69,10 @@ def _show(found: Diagnosis) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("backend", "recipe", "runs here", "reason"):
         table.add_column(heading, overflow="fold")
-    for row in _rows(found.backends):
+    for row in found.backends:
         table.add_row(row["name"], row["recipe"], "[green]yes[/]" if row["available"] else "[yellow]no[/]",
                       escape(row["reason"] or ""))
     console.print()
     console.print(table)
-    console.print(f"\n{OTHERS}: {', '.join(PLANNED_RECIPES)}", highlight=False, soft_wrap=True)
     for problem in environment["problems"]:
         console.print(f"\nproblem: {escape(problem)}", highlight=False, soft_wrap=True)
-
-
-def _rows(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows, with one for all the recipes of a backend that have no codec."""
-    for row in rows:
-        if row["recipe"] not in PLANNED_RECIPES:
-            yield row
-        elif row["recipe"] == PLANNED_RECIPES[0]:
-            yield row | {"recipe": OTHERS}

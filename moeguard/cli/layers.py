@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from moeguard.core.case import Activation, Case, describe
 from moeguard.core.errors import CaseError, MoeguardError, UnknownNameError
-from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+from moeguard.core.recipe import RECIPES
 from moeguard.fuzz import boundaries
 
 #: H, I, E, K and tensor-parallel ranks by the names of the options.
@@ -45,7 +45,7 @@ def sizes(layer: str) -> Sizes:
 
 def case(recipe: str, given: Sizes, tokens: int, seed: int, activation: str = "swiglu") -> Case:
     """One column of a table. Raises CaseError, or MoeguardError that names the option."""
-    if recipe not in (*RECIPES, *PLANNED_RECIPES):
+    if recipe not in RECIPES:
         raise UnknownNameError("--recipe", recipe, list(RECIPES))
     activations = get_args(Activation.model_fields["kind"].annotation)
     if activation not in activations:

@@ -144,7 +144,7 @@ class Case(_Value):
         if shape.intermediate_size % parallel.tp_size:
             raise ValueError(
                 f"parallel.tp_size: {parallel.tp_size} does not divide intermediate_size {shape.intermediate_size}")
-        group = RECIPES[self.recipe].group if self.recipe in RECIPES else 1
+        group = RECIPES[self.recipe].group
         if shape.hidden_size % group:
             raise ValueError(f"shape.hidden_size: {shape.hidden_size}; recipe {self.recipe} needs a multiple of {group}")
         if self.intermediate_local % group:
@@ -160,7 +160,7 @@ class Case(_Value):
         if self.inputs.kind != "exact":
             return False
         saturating = ("swiglu", "geglu", "geglu_tanh")
-        return self.activation.kind in (saturating if "fp8" in self.recipe else (*saturating, "relu2", "silu", "gelu"))
+        return self.activation.kind in (saturating if RECIPES[self.recipe].narrow else (*saturating, "relu2", "silu", "gelu"))
 
     @property
     def experts_local(self) -> int:

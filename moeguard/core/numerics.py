@@ -8,8 +8,11 @@ from typing import Literal, get_args
 Accumulate = Literal["fp32", "fp8_hopper"]
 Combine = Literal["fp32", "bf16", "output"]
 #: e4m3 with one static scale (``weights.input_scale`` or ``weights.intermediate_scale``), one dynamic scale a token (row of this
-#: rank), or one a block of 1x128.
-ROUNDINGS = ("none", "bf16", "fp16", "e4m3_per_tensor", "e4m3_per_token", "e4m3_1x128")
+#: rank), or one a block of 1x128; mxfp8: e4m3 with a dynamic e8m0 scale a block of 1x32, the power of two at or above amax / 448;
+#: nvfp4: e2m1 with a dynamic e4m3 scale a block of 1x16 below a static float32 global scale (``weights.intermediate_scale``).
+ROUNDINGS = ("none", "bf16", "fp16", "e4m3_per_tensor", "e4m3_per_token", "e4m3_1x128", "mxfp8", "nvfp4")
+#: Roundings that need no scale.
+UNSCALED = ("none", "bf16", "fp16")
 
 #: Unit roundoff of one accumulation step. Hopper's FP8 tensor cores keep about 14 bits between promotions
 #: (DeepSeek-V3 technical report, section 3.3.2).
@@ -71,6 +74,6 @@ class Numerics:
         ]
         if "+" in self.intermediate:
             candidates.append(replace(self, intermediate=self.intermediate.split("+")[-1]))
-        elif self.intermediate.startswith("e4m3"):
+        elif self.intermediate not in UNSCALED:
             candidates.append(replace(self, intermediate="bf16"))
         return tuple(dict.fromkeys(c for c in candidates if c != self))

@@ -11,8 +11,8 @@ from typing import Any
 
 from moeguard.core.environment import fingerprint
 from moeguard.core.errors import MoeguardError, PluginError, UnknownNameError
-from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
-from moeguard.engine.probe import NO_CODEC, Answer, ask, end_all
+from moeguard.core.recipe import RECIPES
+from moeguard.engine.probe import Answer, ask, end_all
 
 #: Libraries by distribution, with the module that is imported to see whether it works.
 LIBRARIES = {"torch": "torch", "triton": "triton", "flashinfer-python": "flashinfer", "nvidia-cutlass-dsl": "cutlass"}
@@ -126,14 +126,14 @@ def cutlass_dsl() -> dict[str, Any]:
 
 
 def _rows(name: str, answer: Answer) -> list[dict[str, Any]]:
-    refused: dict[str, str | None] = dict.fromkeys(PLANNED_RECIPES, NO_CODEC)
+    refused: dict[str, str | None]
     if answer.failure is not None or answer.data["reason"] is not None:
         reason = answer.data["reason"] if answer.failure is None else f"its probe failed: {answer.failure}"
-        refused |= dict.fromkeys(RECIPES, reason)
+        refused = dict.fromkeys(RECIPES, reason)
     else:
-        refused |= answer.data["recipes"]
+        refused = answer.data["recipes"]
     return [{"name": name, "recipe": recipe, "available": refused[recipe] is None, "reason": refused[recipe]}
-            for recipe in (*RECIPES, *PLANNED_RECIPES)]
+            for recipe in RECIPES]
 
 
 def _version(distribution: str) -> str | None:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from moeguard.backends import registry
 from moeguard.core.case import Case
 from moeguard.core.errors import CaseError, MoeguardError, UnknownNameError
-from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+from moeguard.core.recipe import RECIPES
 from moeguard.fuzz.profiles import cost, profile
 
 DEVICES = ("cpu", "cuda")
@@ -66,8 +66,6 @@ class Options:
         """Raise a MoeguardError that names the first wrong option and what is allowed."""
         profile(self.profile, self.device)
         for recipe in self.recipes:
-            if recipe in PLANNED_RECIPES:
-                raise MoeguardError(f"--recipe: {recipe} has no codec in this version; allowed: {', '.join(RECIPES)}")
             if recipe not in RECIPES:
                 raise UnknownNameError("--recipe", recipe, list(RECIPES))
         for name in self.backends:

@@ -20,8 +20,6 @@ from typing import Any
 
 #: Children that were not waited for yet, of any thread.
 _running: set[subprocess.Popen[bytes]] = set()
-#: Why a recipe of the case format alone cannot be run.
-NO_CODEC = "no codec in this version"
 _CODE = "from moeguard.engine.probe import main; main()"
 
 

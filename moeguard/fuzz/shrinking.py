@@ -76,7 +76,7 @@ def _apply(case: Case, changes: Changes) -> Case | None:
     for name, value in changes.items():
         data[name] = {**data[name], **value} if isinstance(value, dict) else value
     shape, parallel = data["shape"], data["parallel"]
-    group = RECIPES[case.recipe].group if case.recipe in RECIPES else 1
+    group = RECIPES[case.recipe].group
     for size, unit in (("num_experts", parallel["ep_size"]), ("hidden_size", group),
                        ("intermediate_size", parallel["tp_size"] * group)):
         shape[size] += -shape[size] % unit

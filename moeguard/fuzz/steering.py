@@ -92,7 +92,7 @@ def _with_tokens(case: Case, bucket: int, profile: Profile, source: random.Rando
         tokens = source.choice((bucket, last, source.randint(bucket, last)))
     if not tokens and case.routing.kind in PROBES:
         return case
-    group = RECIPES[case.recipe].group if case.recipe in RECIPES else 1
+    group = RECIPES[case.recipe].group
     least = max(8, group)
     for factor in (1, 2, 4, 8, 16, 32):
         sizes = {name: max(least, size // factor // least * least) if factor > 1 else size for name, size in (

@@ -16,7 +16,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from moeguard.core.case import PROBES, Case
 from moeguard.core.errors import UnknownNameError
-from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+from moeguard.core.recipe import RECIPES
 from moeguard.fuzz.boundaries import DP_SIZES, EXPONENT_EDGES, EXPONENTS, TOP_K
 from moeguard.fuzz.profiles import Profile
 from moeguard.fuzz.sizes import MODES, Demands, Mode, draw_shape, ep_sizes, integer, pick, possible, tp_sizes
@@ -65,7 +65,7 @@ def cases(profile: Profile, recipes: Sequence[str], *, probes: bool = True) -> S
 
     Raises UnknownNameError for a recipe that does not exist, or when none is given.
     """
-    known = [*RECIPES, *PLANNED_RECIPES]
+    known = list(RECIPES)
     for recipe in recipes or ("",):
         if recipe not in known:
             raise UnknownNameError("recipe", recipe, known)
@@ -93,8 +93,8 @@ def _case(draw: DrawFn, profile: Profile, recipes: tuple[str, ...], probes: bool
         batched, demands = False, replace(demands, ep_size=1, tp_size=1, batched=False)
     shape = draw_shape(draw, profile, mode, demands).model_dump()
     inputs: str = draw(pick(_INPUTS))
-    exact, fp8 = inputs == "exact", "fp8" in recipe
-    activation = _activation(draw, _EXACT_ACTIVATIONS[fp8] if exact else _ACTIVATIONS)
+    exact, narrow = inputs == "exact", RECIPES[recipe].narrow
+    activation = _activation(draw, _EXACT_ACTIVATIONS[narrow] if exact else _ACTIVATIONS)
     scales, weights, bias = {"kind": "normal", "exponent": 0}, "normal", False
     if not exact:
         scales["kind"] = draw(pick(_SCALES[_QUANTISED.get(recipe, "none")]))

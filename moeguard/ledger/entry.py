@@ -23,7 +23,7 @@ from pydantic import (
 
 from moeguard.core.case import Case
 from moeguard.core.finding import Finding, Kind
-from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+from moeguard.core.recipe import RECIPES
 from moeguard.ledger.condition import Condition, case_values
 
 #: How the tactic pattern of an entry names the default tactic.
@@ -58,8 +58,8 @@ def _line(text: str) -> str:
 
 
 def _recipe(name: str) -> str:
-    if name not in (*RECIPES, *PLANNED_RECIPES):
-        raise ValueError(f"{name!r} is unknown; allowed: {', '.join((*RECIPES, *PLANNED_RECIPES))}")
+    if name not in RECIPES:
+        raise ValueError(f"{name!r} is unknown; allowed: {', '.join(RECIPES)}")
     return name
 
 

@@ -15,10 +15,11 @@ from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
 from moeguard.tensors.operand import Batch, Operand, Weights
 
-RECIPES = ("bf16", "fp16", "fp8_per_tensor", "fp8_block", "mxfp4_bf16", "mxfp4_fp8", "int4_fp8")
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 #: Largest e4m3 value, elements of a dynamic FP8 block, smallest scale that is not flushed.
 E4M3_MAX, BLOCK, SMALLEST_SCALE = 448.0, 128, 2.0**-126
+#: Largest e2m1 value; elements of an MX and of an NVFP4 group.
+E2M1_MAX, MX_GROUP, NVFP4_GROUP = 6.0, 32, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,6 @@ class Pipeline(Backend):
         self._executed: Hashable | None = None
 
     def supports(self, case: Case) -> Support:
-        if case.recipe not in RECIPES:
-            return Support.no(f"no codec for recipe {case.recipe}")
         if case.activation_format != "standard":
             return Support.no("activation format standard only")
         return Support.yes()
@@ -263,7 +262,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def rounded(value: Tensor, rounding: str, static: Tensor | None) -> Tensor:
-    """``value`` [n, N] after a chain of rounding points; ``static`` is the scale of ``e4m3_per_tensor``."""
+    """``value`` [n, N] after a chain of rounding points; ``static`` is the scale of ``e4m3_per_tensor`` or of ``nvfp4``."""
     for part in rounding.split("+"):
         if part in NARROW:
             value = value.to(NARROW[part]).float()
@@ -272,6 +271,11 @@ def rounded(value: Tensor, rounding: str, static: Tensor | None) -> Tensor:
             value = e4m3(value / static) * static
         elif part in ("e4m3_1x128", "e4m3_per_token"):
             value = e4m3_rows(value, BLOCK if part == "e4m3_1x128" else value.shape[1])
+        elif part == "mxfp8":
+            value = mxfp8_rows(value)
+        elif part == "nvfp4":
+            assert static is not None
+            value = nvfp4_rows(value, static)
         elif part != "none":
             raise ValueError(f"unknown rounding {part!r}")
     return value
@@ -289,3 +293,25 @@ def e4m3_rows(value: Tensor, block: int = BLOCK) -> Tensor:
     scale = blocks.abs().amax(2, keepdim=True) / E4M3_MAX
     scale = torch.where(scale >= SMALLEST_SCALE, scale, 1.0)
     return (e4m3(blocks / scale) * scale).view(value.shape[0], -1)[:, :width]
+
+
+def mxfp8_rows(value: Tensor) -> Tensor:
+    """Round trip through e4m3 with a power of two for each 32 elements: the least at which none saturates."""
+    blocks = value.unflatten(1, (-1, MX_GROUP))
+    amax = blocks.abs().amax(2, keepdim=True)
+    scale = torch.exp2(torch.ceil(torch.log2(amax.double() / E4M3_MAX))).float().clamp(min=SMALLEST_SCALE)
+    return (e4m3(blocks / scale) * scale).flatten(1)
+
+
+def nvfp4_rows(value: Tensor, static: Tensor) -> Tensor:
+    """Round trip through e2m1 with an e4m3 scale for each 16 elements, in units of ``static``; a scale of zero gives zeros."""
+    blocks = value.unflatten(1, (-1, NVFP4_GROUP))
+    scale = e4m3(blocks.abs().amax(2, keepdim=True) / (E2M1_MAX * static)) * static
+    return torch.where(scale > 0, e2m1(blocks / scale) * scale, 0.0).flatten(1)
+
+
+def e2m1(value: Tensor) -> Tensor:
+    """Saturating round trip through e2m1: steps of 1/2 below 2, 1 below 4, 2 up to 6; ties to even."""
+    size = value.abs().clamp(max=E2M1_MAX)
+    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
+    return torch.round(size / step) * step * torch.sign(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import ClassVar
@@ -163,7 +164,7 @@ class WorkspaceAssumedZero(Mutant):
     expected: ClassVar[frozenset[str]] = frozenset({"workspace_dependence", "non_finite"})
 
     def workspace_bytes(self, prepared: Prepared, batch: Batch) -> int:
-        return 4 * batch.x.data.numel()
+        return 4 * math.prod(batch.x.shape)
 
     def write(self, call: Call, value: Tensor) -> None:
         if call.workspace is not None:
@@ -180,7 +181,7 @@ class WorkspaceForeignSlots(Mutant):
 
     def workspace_bytes(self, prepared: Prepared, batch: Batch) -> int:
         assert batch.topk_ids is not None
-        return 4 * batch.topk_ids.numel() * batch.x.data.shape[1]
+        return 4 * batch.topk_ids.numel() * batch.x.shape[1]
 
     def combine(self, call: Call, slots: Slots, outputs: Tensor) -> Tensor:
         if call.workspace is None:
@@ -215,7 +216,7 @@ class WorkspaceOverrun(Mutant):
     expected: ClassVar[frozenset[str]] = OUT_OF_BOUNDS
 
     def workspace_bytes(self, prepared: Prepared, batch: Batch) -> int:
-        return 4 * batch.x.data.numel()
+        return 4 * math.prod(batch.x.shape)
 
     def run(self, prepared: Prepared, batch: Batch, out: Tensor, *, tactic: Hashable | None = None,
             workspace: Tensor | None = None) -> None:

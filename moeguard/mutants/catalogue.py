@@ -15,6 +15,7 @@ from moeguard.mutants.broken_numerics import BROKEN_NUMERICS
 from moeguard.mutants.broken_output import BROKEN_OUTPUT
 from moeguard.mutants.broken_process import BROKEN_PROCESS
 from moeguard.mutants.broken_routing import BROKEN_ROUTING
+from moeguard.mutants.broken_scales import BROKEN_SCALES
 from moeguard.mutants.broken_state import BROKEN_STATE
 from moeguard.mutants.broken_tactics import BROKEN_TACTICS
 from moeguard.mutants.healthy import HEALTHY_COMPUTATIONS
@@ -23,7 +24,7 @@ from moeguard.mutants.healthy_packed import HEALTHY_PACKED
 
 #: Every mutant, those that need a process of their own last.
 MUTANTS: tuple[type[Mutant], ...] = (
-    *BROKEN_OUTPUT, *BROKEN_MEMORY, *BROKEN_ARITHMETIC, *BROKEN_NUMERICS, *BROKEN_CODES, *BROKEN_ROUTING,
+    *BROKEN_OUTPUT, *BROKEN_MEMORY, *BROKEN_ARITHMETIC, *BROKEN_NUMERICS, *BROKEN_CODES, *BROKEN_SCALES, *BROKEN_ROUTING,
     *BROKEN_TACTICS, *BROKEN_STATE, *BROKEN_CONTRACT, *BROKEN_PROCESS)
 
 #: Every healthy variant.
@@ -66,6 +67,11 @@ CORPUS: tuple[Case, ...] = (
     _case((14, 128, 256, 8, 2), 150, "int4_fp8"),
     _case((16, 128, 128, 4, 2), 157, "mxfp4_fp8", inputs="exact", parallel={"tp_size": 2, "tp_rank": 1}),
     _case((9, 128, 128, 4, 2), 165, "int4_fp8", inputs="exact", layout="nan_padding"),
+    _case((13, 160, 96, 8, 3), 172, "mxfp8"),
+    _case((21, 144, 112, 8, 4), 179, "nvfp4"),
+    _case((10, 80, 48, 4, 2), 186, "nvfp4_bf16", scales={"kind": "heterogeneous", "exponent": 4}),
+    _case((11, 64, 96, 6, 2), 193, "nvfp4", inputs="exact", layout="noncontiguous"),
+    _case((7, 96, 64, 4, 2), 201, "mxfp8", inputs="exact"),
 )
 
 #: Plain cases into which a trigger is merged; their seeds rotate such checks through all their positions.

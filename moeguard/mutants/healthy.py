@@ -66,7 +66,7 @@ class HealthyTactics(Split):
     name = "healthy_tactics"
 
     def tune(self, prepared: Prepared, batch: Batch) -> Hashable | None:
-        return self.choices[batch.x.data.shape[0] % len(self.choices)]
+        return self.choices[batch.x.shape[0] % len(self.choices)]
 
 
 class HealthyTuning(Split):
@@ -125,7 +125,7 @@ class HealthyWorkspace(Pipeline):
 
     def workspace_bytes(self, prepared: Prepared, batch: Batch) -> int:
         assert batch.topk_ids is not None
-        return 4 * batch.topk_ids.numel() * batch.x.data.shape[1]
+        return 4 * batch.topk_ids.numel() * batch.x.shape[1]
 
     def combine(self, call: Call, slots: Slots, outputs: Tensor) -> Tensor:
         if call.workspace is None:
@@ -212,8 +212,7 @@ class HealthyTwoPasses(Pipeline):
         assert batch.topk_ids is not None and batch.topk_weights is not None
         half = out.shape[0] // 2 if out.shape[0] > 8 else 0
         for part in (slice(0, half), slice(half, None)):
-            x = replace(batch.x, data=batch.x.data[part])
-            piece = replace(batch, x=x, topk_ids=batch.topk_ids[part], topk_weights=batch.topk_weights[part])
+            piece = replace(batch, x=batch.x.rows(part), topk_ids=batch.topk_ids[part], topk_weights=batch.topk_weights[part])
             super().run(prepared, piece, out[part], tactic=tactic, workspace=workspace)
 
 

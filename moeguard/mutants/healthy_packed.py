@@ -1,8 +1,10 @@
-"""Healthy backends for four-bit weights: scales after the sums of a group, or folded into e4m3 weights."""
+"""Healthy backends for weights with scales of groups: scales after the sums of a group, folded into e4m3 weights, or moved from
+one global scale to another.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +29,8 @@ def nibbles(operand: Operand) -> Tensor:
 
 def values(operand: Operand) -> Tensor:
     """Unscaled values float32 [E, R, C]."""
+    if not operand.packed:
+        return operand.data.float()
     codes = nibbles(operand)
     if operand.format == "int4":
         return (codes - 16 * (codes >= 8)).float()
@@ -40,8 +44,8 @@ class HealthyGroupSums(Pipeline):
     name = "healthy_group_sums"
 
     def supports(self, case: Case) -> Support:
-        fits = case.recipe in ("mxfp4_bf16", "mxfp4_fp8", "int4_fp8")
-        return super().supports(case) if fits else Support.no("four-bit weights only")
+        fits = case.recipe in ("mxfp4_bf16", "mxfp4_fp8", "int4_fp8", "mxfp8", "nvfp4", "nvfp4_bf16")
+        return super().supports(case) if fits else Support.no("weights with scales of groups only")
 
     def prepare(self, weights: Weights, case: Case) -> Prepared:
         up = None if weights.up is None else values(weights.up)
@@ -51,12 +55,14 @@ class HealthyGroupSums(Pipeline):
         operand: Operand = getattr(call.prepared.source, which)
         assert operand.scale is not None
         stored = operand.scale[expert]
-        scale = torch.exp2(stored.float() - BIAS) if operand.format == "e2m1" else stored.float()
+        scale = torch.exp2(stored.float() - BIAS) if stored.dtype == torch.uint8 else stored.float()
         matrix = self.matrix(call, which, expert)
         groups = scale.shape[1]
         total = rows.new_zeros(rows.shape[0], matrix.shape[0])
         for group, (left, right) in enumerate(zip(rows.chunk(groups, 1), matrix.chunk(groups, 1), strict=True)):
             total += self.product(call, which, left, right) * scale[:, group]
+        if operand.global_scale is not None:
+            total *= operand.global_scale[expert]
         bias = self.bias(call, which, expert)
         return total if bias is None else total + bias
 
@@ -106,4 +112,31 @@ class HealthyFoldedScales(Pipeline):
         return folded
 
 
-HEALTHY_PACKED: tuple[type[Backend], ...] = (HealthyGroupSums, HealthyFoldedScales)
+class HealthyOneGlobalScale(Pipeline):
+    """Gives gate and up the larger of their two global scales and shifts the e4m3 scales of the other, as kernels with one global
+    scale an expert need it. Raises RuntimeError where e4m3 does not hold the result.
+    """
+
+    name = "healthy_one_global_scale"
+
+    def supports(self, case: Case) -> Support:
+        return super().supports(case) if case.recipe in ("nvfp4", "nvfp4_bf16") else Support.no("nvfp4 only")
+
+    def prepare(self, weights: Weights, case: Case) -> Prepared:
+        if weights.up is not None:
+            assert weights.gate.global_scale is not None and weights.up.global_scale is not None
+            shared = torch.maximum(weights.gate.global_scale, weights.up.global_scale)
+            weights = replace(weights, gate=self._moved(weights.gate, shared), up=self._moved(weights.up, shared))
+        return super().prepare(weights, case)
+
+    @staticmethod
+    def _moved(operand: Operand, shared: Tensor) -> Operand:
+        assert operand.scale is not None and operand.global_scale is not None
+        scale = operand.scale.float() * (operand.global_scale / shared)[:, None, None]
+        stored = scale.to(torch.float8_e4m3fn)
+        if not torch.equal(stored.float(), scale):
+            raise RuntimeError("the global scales of gate and up are too far apart for e4m3")
+        return replace(operand, scale=stored, global_scale=shared)
+
+
+HEALTHY_PACKED: tuple[type[Backend], ...] = (HealthyGroupSums, HealthyFoldedScales, HealthyOneGlobalScale)

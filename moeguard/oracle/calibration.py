@@ -102,10 +102,11 @@ def draw_numerics(rng: np.random.Generator, recipe: str) -> Numerics:
                                      {"projection": RECIPES[recipe].output, "expert_output": RECIPES[recipe].output},
                                      {"projection": RECIPES[recipe].output, "expert_output": RECIPES[recipe].output,
                                       "combine": "output"}]
-    if "fp8" in recipe:
-        chain = "bf16+" + base.intermediate.removeprefix("bf16+")
-        options += [{"intermediate": chain}, {"accumulate": "fp8_hopper"},
-                    {"accumulate": "fp8_hopper", "intermediate": chain, "expert_output": "bf16"}]
+    chain = "bf16+" + base.intermediate.removeprefix("bf16+")
+    if RECIPES[recipe].narrow:
+        options += [{"intermediate": chain}]
+    if "e4m3" in base.intermediate:  # FP8 tensor cores of Hopper; block-scaled ones accumulate in float32
+        options += [{"accumulate": "fp8_hopper"}, {"accumulate": "fp8_hopper", "intermediate": chain, "expert_output": "bf16"}]
     choice = options[int(rng.integers(len(options)))]
     return Numerics(**{name: choice.get(name, getattr(base, name)) for name in
                        ("input", "intermediate", "expert_output", "accumulate", "combine", "projection")})

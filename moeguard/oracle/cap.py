@@ -51,6 +51,9 @@ def cap(reference: Reference) -> Tensor | str:
     error = error + FAST_MATH_ROUNDOFFS * 2.0**-24 * reference.hidden.abs()
     magnitude = reference.hidden.abs() * (1 + u) + error
     error = error + 2 * u * magnitude + 2 * torch.as_tensor(quantum(numerics.intermediate, reference.hidden_scale)) + 2.0**-117
+    if reference.edges is not None:  # the whole group may be on the grid of another scale
+        edges = reference.edges
+        error = error + edges.fill(edges.swing + torch.as_tensor(quantum(numerics.intermediate, edges.high[:, None])), error)
     out = grouped_product(error + second * magnitude, weights.down, slots, transform="abs")
     out = out + 2.0**-23 * reference.expert_output.abs()
     if numerics.expert_output != "none":

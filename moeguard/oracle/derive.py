@@ -76,5 +76,6 @@ def _slot_values(target: Reference, reference: Reference, kept: Tensor) -> Refer
         scale = scale[kept]
     return replace(
         target, gate=reference.gate[kept], up=None if reference.up is None else reference.up[kept], raw=reference.raw[kept],
-        noise=reference.noise[kept], hidden=reference.hidden[kept], hidden_scale=scale,
+        noise=reference.noise[kept], edges=None if reference.edges is None else reference.edges.of_slots(kept),
+        hidden=reference.hidden[kept], hidden_scale=scale,
         expert_output=reference.expert_output[kept])

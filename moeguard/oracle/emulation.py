@@ -19,6 +19,8 @@ from moeguard.tensors.operand import Operand
 from moeguard.tensors.problem import Problem
 
 E4M3 = torch.float8_e4m3fn
+#: Magnitudes of e2m1 codes; ties go to the even ones among them.
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 _NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 #: Products between two roundings of the emulated FP8 accumulator, and bits kept.
 _STEP, _BITS = 32, 13
@@ -74,10 +76,12 @@ class Emulation:
 
     def _input(self, operand: Operand, rounding: str, static: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Values (or codes) [T, H] with scales [T, H] or None."""
-        data = operand.data.float()
-        if operand.scale is not None:
-            return data, operand.scale.expand_as(data)
-        return self._round(data, rounding, static)
+        data, scale = operand.codes(), operand.scales()
+        if scale is None:
+            return self._round(data, rounding, static)
+        if operand.global_scale is not None:
+            scale = (scale * operand.global_scale).repeat_interleave(data.shape[1] // scale.shape[1], 1)
+        return data, scale.expand_as(data)
 
     def _round(self, value: Tensor, rounding: str, static: Tensor | None) -> tuple[Tensor, Tensor | None]:
         scale: Tensor | None = None
@@ -90,7 +94,34 @@ class Emulation:
                 value = (value / static if self._chance(0.5) else value * (1 / static)).clamp(-448, 448).to(E4M3).float()
             elif part in ("e4m3_1x128", "e4m3_per_token"):
                 value, scale = self._row_blocks(value, 128 if part == "e4m3_1x128" else max(value.shape[1], 1))
+            elif part == "mxfp8":
+                value, scale = self._mx(value)
+            elif part == "nvfp4":
+                assert static is not None
+                value, scale = self._nvfp4(value, static)
         return value, scale
+
+    def _mx(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        groups = value.unflatten(1, (-1, 32))
+        amax = groups.abs().amax(2, keepdim=True).clamp_min(448 * 2.0**-126)
+        quotient = amax * (1 / 448) if self._chance(0.5) else amax / 448
+        power = torch.exp2(torch.floor(torch.log2(quotient.double()))).float()
+        scale = torch.where(power < quotient, 2 * power, power)
+        return (groups / scale).clamp(-448, 448).to(E4M3).float().flatten(1), scale.expand_as(groups).flatten(1)
+
+    def _nvfp4(self, value: Tensor, static: Tensor) -> tuple[Tensor, Tensor]:
+        groups = value.unflatten(1, (-1, 16))
+        amax = groups.abs().amax(2, keepdim=True)
+        inverse = self._chance(0.5)  # FlashInfer multiplies by reciprocals, of 6, of the global scale and of their product
+        stored = ((1 / static) * (amax * (1 / 6)) if inverse else amax / (6 * static)).clamp(max=448).to(E4M3).float()
+        scale = stored * static
+        code = groups * (1 / (stored * (1 / (1 / static)))) if inverse else groups / scale
+        code = torch.where(stored > 0, code, torch.zeros(())).clamp(-6, 6)
+        gap = (code.abs()[..., None] - _E2M1).abs()
+        nearest = gap.amin(-1, keepdim=True)
+        even = (gap == nearest)[..., ::2]  # of two neighbours at the same distance one has an even code
+        index = torch.where(even.any(-1), 2 * even.int().argmax(-1), gap.argmin(-1))
+        return (_E2M1[index].copysign(code)).flatten(1), scale.expand_as(groups).flatten(1)
 
     def _row_blocks(self, value: Tensor, width: int) -> tuple[Tensor, Tensor]:
         inverse = self._chance(0.5)
@@ -113,11 +144,11 @@ class Emulation:
         row_scale = None if scales is None else scales[token]
         part = weight.experts(slice(expert, expert + 1))
         matrix, step = part.codes()[0], 128
-        scale, total_scale = part.scales(), torch.ones(())
+        scale, total_scale = part.scales(), torch.ones(()) if part.global_scale is None else part.global_scale
         factor = None if scale is None else scale[0] if scale.dim() == 3 else scale
         if factor is not None and factor.dim() == 2:
-            spread = factor if part.packed else factor.repeat_interleave(128, 0)[: matrix.shape[0]]
-            step = matrix.shape[1] // factor.shape[1] if part.packed else 128
+            spread = factor if part.grouped else factor.repeat_interleave(128, 0)[: matrix.shape[0]]
+            step = matrix.shape[1] // factor.shape[1] if part.grouped else 128
         out = torch.zeros(rows.shape[0], matrix.shape[0])
         width = rows.shape[1]
         hopper = numerics.accumulate == "fp8_hopper"
@@ -141,7 +172,7 @@ class Emulation:
             if factor is not None:
                 columns = spread.repeat_interleave(step, 1)[:, :width] if factor.dim() == 2 else factor
                 matrix = matrix * columns
-            out = self._product(rows, matrix, False)
+            out = self._product(rows, matrix, False) * total_scale
         early = self._chance(0.5)  # kernels round before or after they add the bias
         if early:
             out = self._round(out, rounding, None)[0]

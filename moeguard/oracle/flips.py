@@ -17,9 +17,9 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from moeguard.oracle.noise import QUOTIENT
+from moeguard.oracle.noise import FAST_MATH, QUOTIENT, REACH
 from moeguard.oracle.reference import Reference, quantum, roundoff
-from moeguard.oracle.twins import FAST_MATH, REACH, round_intermediate
+from moeguard.oracle.twins import round_intermediate
 from moeguard.oracle.unpacked import unpacked
 from moeguard.tensors.operand import Operand
 
@@ -32,7 +32,7 @@ _LAMBDAS = torch.logspace(-2, 3, 41, dtype=torch.float64)
 def flip_limit(reference: Reference, token: int, level: float) -> float:
     """Limit on mean z^2 of row ``token`` that a healthy kernel passes with probability at least 1 - ``level``.
 
-    Infinite where the model does not hold: no intermediate rounding, or undecided input codes in the row.
+    Infinite where the model does not hold: no intermediate rounding, undecided input codes or undecided scales in the row.
     """
     rounding = reference.numerics.intermediate
     slots = reference.slots
@@ -42,6 +42,8 @@ def flip_limit(reference: Reference, token: int, level: float) -> float:
     mine = mine[torch.from_numpy(first).to(mine.device)]
     columns = reference.y.shape[1]
     if rounding == "none" or not len(mine) or bool(reference.tied[token]):
+        return math.inf
+    if reference.edges is not None and bool(torch.isin(mine, reference.edges.slot).any()):
         return math.inf
     inverse = reference.deviation[token].square().reciprocal()
     hidden = reference.hidden[mine]

@@ -28,7 +28,8 @@ from moeguard.tensors.weights import WeightBank
 SHAPES = {"G2": (128, 256, 128, 16, 4), "small": (17, 64, 32, 8, 2)}
 SIZES = (0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 KERNELS = {name: Numerics.of(name) for name in RECIPES} | {
-    f"{name}, 14-bit": replace(Numerics.of(name), accumulate="fp8_hopper") for name in RECIPES if "fp8" in name}
+    f"{name}, 14-bit": replace(Numerics.of(name), accumulate="fp8_hopper") for name, recipe in RECIPES.items()
+    if "e4m3" in recipe.numerics.intermediate}
 
 Defect = Callable[[Reference, Tensor, float], Tensor]
 

@@ -93,7 +93,8 @@ class GainRule:
         """
         reference, slots = self._reference, self._reference.slots
         influence = (slots.weight * slots.together()).abs()[:, None]
-        variance = hidden_variance(reference.numerics, reference.hidden, reference.hidden_scale, reference.noise) * influence
+        variance = hidden_variance(reference.numerics, reference.hidden, reference.hidden_scale, reference.noise,
+                                   reference.edges) * influence
         down, seen = reference.problem.weights.down, self._inverse[slots.token]
 
         def through(direction: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from moeguard.oracle.decode import decode
 from moeguard.oracle.flips import flip_limit
 from moeguard.oracle.gain import GainRule
 from moeguard.oracle.limits import CONFIRMING_TWINS, Limits, few_twins
-from moeguard.oracle.reference import Reference, make_reference
+from moeguard.oracle.reference import Reference, make_reference, roundoff
 from moeguard.oracle.twins import each_twin
 from moeguard.quant.formats import round_to
 
@@ -26,6 +26,9 @@ from moeguard.quant.formats import round_to
 SOFT_RULES = frozenset({*RULES, "gain", "global"})
 #: Rows of an execution that get the sharper limit, at most.
 SHARP_ROWS = 4
+#: Roundoff of e4m3. An intermediate of e2m1, whose roundoff is four times as large, makes S as much larger and the z of a defect
+#: smaller; the floor of the sharper limit follows.
+COARSE = 2.0**-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,8 @@ class Judge:
         limit = self.plan.limit[rule]
         if rule != "row":
             return limit
-        floor = self.limits.block**2
+        last = self.reference.numerics.intermediate.rsplit("+", 1)[-1]
+        floor = (self.limits.block * COARSE / max(roundoff(last), COARSE)) ** 2
         between = ((mean > floor) & (mean <= limit) & torch.isfinite(limit)).nonzero()[:, 0]
         if not len(between):
             return limit

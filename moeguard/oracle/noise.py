@@ -27,6 +27,10 @@ PROMOTION = 128
 HOPPER_STEP = 2.0
 #: Relative error of a float32 quotient by a float32 scale (three roundings, doubled).
 QUOTIENT = 2.0**-21
+#: Relative error of a fast exponential and reciprocal on a GPU (about 2 ulp in float32).
+FAST_MATH = 2.0**-22
+#: Noise is cut at this many standard deviations.
+REACH = 5.0
 #: Share of undecided codes for which a kernel is assumed to differ from the oracle.
 _OTHER_CODE = 0.5
 #: Undecided input codes that are multiplied at a time.

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from moeguard.core.errors import HarnessError
-from moeguard.core.numerics import Numerics
+from moeguard.core.numerics import UNSCALED, Numerics
 from moeguard.core.recipe import RECIPES
 from moeguard.oracle.activation import activate
-from moeguard.oracle.noise import PROMOTION, preactivation_noise, static_scale
+from moeguard.oracle.noise import FAST_MATH, PROMOTION, preactivation_noise, static_scale
+from moeguard.oracle.scale_edges import ScaleEdges, scale_edges
 from moeguard.oracle.slots import Slots, column_energy, grouped_product, make_slots, row_norms
-from moeguard.quant.blocks import fake_quantize
+from moeguard.quant.blocks import code_format, fake_quantize
 from moeguard.quant.formats import FORMATS, Format
 from moeguard.tensors.problem import Problem
 
@@ -37,6 +38,7 @@ class Reference:
     tied bool [T]: rows with input codes that a kernel may round either way. underflow: mean share of V that stands for
     underflow, which twins do not have. defined: bool [T, H], False where a healthy
     kernel may overflow its formats, or None for everywhere. valid: bool [T] rows with a defined answer, or None.
+    edges: groups of the intermediate with an undecided scale, or None.
     Intermediate values gate, up, raw act, its healthy noise, hidden (rounded) [S, I], expert_output [S, H] serve twins, cap.
     """
 
@@ -55,6 +57,7 @@ class Reference:
     up: Tensor | None
     raw: Tensor
     noise: Tensor
+    edges: ScaleEdges | None
     hidden: Tensor
     hidden_scale: Tensor | None
     expert_output: Tensor
@@ -89,7 +92,8 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     y = slots.combine(weighted)
 
     noise, edge = preactivation_noise(problem, numerics, slots, x, gate, up)
-    variance_hidden = hidden_variance(numerics, hidden, scale, noise)
+    edges = scale_edges(numerics.intermediate, raw, torch.hypot(noise, FAST_MATH * raw.abs()), weights.intermediate_scale)
+    variance_hidden = hidden_variance(numerics, hidden, scale, noise, edges)
     together = slots.together()
     influence = (slots.weight * together).abs_()
     spread = grouped_product(variance_hidden, weights.down, slots, transform="square") * influence[:, None]
@@ -112,7 +116,8 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     freedom = _freedom(slots, variance_hidden * unit_energy, coherent, copies, fraction, case.shape.hidden_size)
     longest = row_norms(weights.down, slots).amax(1)[slots.expert]
     if weights.down.scale is not None:  # a kernel may sum codes and scale the sum, the row's scale first
-        longest = longest.clamp_min(weights.down.maximum * math.sqrt(hidden.shape[1]))
+        codes = weights.down.maximum * (FORMATS["e4m3"].maximum if weights.down.global_scale is not None else 1.0)
+        longest = longest.clamp_min(codes * math.sqrt(hidden.shape[1]))
     reach = torch.linalg.vector_norm(hidden, dim=1) * longest
     projected = gate if up is None else torch.maximum(gate.abs(), up.abs())
     defined = _defined(slots, raw, projected, reach, output, y, deviation, numerics, form)
@@ -120,13 +125,13 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     if edge is not None:
         tied[slots.token[(edge > 0).any(1)]] = True
     return Reference(problem, numerics, slots, y, deviation, freedom, tied, underflow, defined, problem.valid, x, gate, up, raw,
-                     noise, hidden, scale, output)
+                     noise, edges, hidden, scale, output)
 
 
 def roundoff(rounding: str) -> float:
     """Root of the summed squared roundoffs of a rounding chain."""
-    names = ("e4m3" if part.startswith("e4m3") else part for part in rounding.split("+") if part != "none")
-    return math.sqrt(sum(FORMATS[name].roundoff ** 2 for name in names))
+    parts = (part for part in rounding.split("+") if part != "none")
+    return math.sqrt(sum(FORMATS[code_format(part)].roundoff ** 2 for part in parts))
 
 
 def quantum(rounding: str, scale: Tensor | None) -> Tensor | float:
@@ -134,19 +139,23 @@ def quantum(rounding: str, scale: Tensor | None) -> Tensor | float:
     last = rounding.rsplit("+", 1)[-1]
     if last == "none":
         return 0.0
-    if last.startswith("e4m3"):
+    if last not in UNSCALED:
         assert scale is not None
-        return scale * (FORMATS["e4m3"].quantum / 2)
+        return scale * (FORMATS[code_format(last)].quantum / 2)
     return FORMATS[last].quantum / 2
 
 
-def hidden_variance(numerics: Numerics, hidden: Tensor, scale: Tensor | None, noise: Tensor) -> Tensor:
-    """Variance of one element of the rounded intermediate, [S, I]."""
+def hidden_variance(numerics: Numerics, hidden: Tensor, scale: Tensor | None, noise: Tensor,
+                    edges: ScaleEdges | None = None) -> Tensor:
+    """Variance of one element of the rounded intermediate, [S, I]. A kernel takes the other scale of ``edges`` in half of the
+    cases at most.
+    """
     step = torch.maximum(roundoff(numerics.intermediate) * hidden.abs(),
                          torch.as_tensor(quantum(numerics.intermediate, scale), dtype=hidden.dtype, device=hidden.device))
     steps = math.ceil(hidden.shape[1] / PROMOTION) if numerics.accumulate == "fp8_hopper" else hidden.shape[1]
     variance = step.square_() + (steps * numerics.u_acc**2) * hidden.square()
-    return variance.div_(3).add_(noise.square()).add_(UNDERFLOW**2)
+    variance = variance.div_(3).add_(noise.square()).add_(UNDERFLOW**2)
+    return variance if edges is None else variance.add_(edges.fill(edges.swing.square() / 2, variance))
 
 
 def _independent(numerics: Numerics, form: Format, top_k: int, squares: Tensor, y: Tensor) -> Tensor:

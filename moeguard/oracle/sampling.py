@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moeguard.tensors.counter import Stream
-from moeguard.tensors.operand import Batch, Operand
+from moeguard.tensors.operand import Batch
 from moeguard.tensors.problem import Problem
 
 #: Rows of a batch from which on the oracle is sampled, and rows that are then drawn.
@@ -36,7 +36,7 @@ def sampled(problem: Problem, rows: Tensor) -> Problem:
 
     Case and weights stay those of the whole problem, so fingerprints do not change; only the batch is cut.
     """
-    x = Operand(problem.flat_x.data[rows], problem.flat_x.scale, problem.flat_x.global_scale, problem.flat_x.format)
+    x = problem.flat_x.rows(rows)
     ids, weights = problem.flat_ids[rows], problem.flat_weights[rows]
     logits = problem.batch.router_logits
     batch = Batch(x, ids, weights, None if logits is None else logits[rows])

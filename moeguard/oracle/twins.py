@@ -12,17 +12,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from moeguard.core.numerics import Numerics
-from moeguard.oracle.noise import QUOTIENT, preactivation_noise
+from moeguard.core.numerics import UNSCALED, Numerics
+from moeguard.oracle.noise import FAST_MATH, QUOTIENT, REACH, preactivation_noise
 from moeguard.oracle.reference import Reference
+from moeguard.oracle.scale_edges import scale_edges, scales_of
 from moeguard.oracle.slots import Slots, grouped_product, operand_columns
-from moeguard.quant.blocks import fake_quantize, power_of_two
+from moeguard.quant.blocks import fake_quantize, power_of_two, through_codes
 from moeguard.quant.formats import round_to
 
-#: Relative error of a fast exponential and reciprocal on a GPU (about 2 ulp in float32).
-FAST_MATH = 2.0**-22
-#: Noise is cut at this many standard deviations.
-REACH = 5.0
 #: Moved values that are multiplied at a time, and output elements of the twins that are made at a time.
 _CHUNK = 4096
 _BATCH = 1 << 19
@@ -57,15 +54,20 @@ class _Moves:
     """The elements of the intermediate that noise can move, with their distribution; the others are fixed."""
 
     def __init__(self, reference: Reference, recipe: Numerics, spread: Tensor) -> None:
-        self.rounding = recipe.intermediate
+        self.rounding, self.static = recipe.intermediate, reference.problem.weights.intermediate_scale
         scale = reference.hidden_scale
-        if scale is None and "e4m3" in self.rounding:
-            _, scale = fake_quantize(reference.raw, self.rounding, reference.problem.weights.intermediate_scale)
+        last = self.rounding.rsplit("+", 1)[-1]
+        if last not in UNSCALED and last != reference.numerics.intermediate.rsplit("+", 1)[-1]:
+            _, scale = fake_quantize(reference.raw, self.rounding, self.static)
+        self.edges = scale_edges(self.rounding, reference.raw, spread, self.static)
         centre = self._round(reference.raw, scale)
         low = self._round(reference.raw - REACH * spread, scale, -QUOTIENT)
         high = self._round(reference.raw + REACH * spread, scale, QUOTIENT)
         self.fixed = torch.where(torch.isfinite(centre), centre - reference.hidden, 0.0)
-        where = (low != high).nonzero()
+        movable = low != high
+        if self.edges is not None:
+            movable |= self.edges.fill(self.edges.high, reference.raw) > 0
+        where = movable.nonzero()
         self.slot, self.unit = where[:, 0], where[:, 1]
         self.raw, self.spread = reference.raw[self.slot, self.unit], spread[self.slot, self.unit]
         self.hidden = reference.hidden[self.slot, self.unit]
@@ -73,8 +75,31 @@ class _Moves:
         leaders = reference.slots.leaders()
         self.same = None if leaders is None else torch.unique(
             leaders[self.slot] * reference.raw.shape[1] + self.unit, return_inverse=True)[1]
+        self.edge = self._edge_of_elements(reference, leaders)
         self.fixed[self.slot, self.unit] = 0.0
         self.has_fixed = bool((self.fixed != 0).any())
+
+    def _edge_of_elements(self, reference: Reference, leaders: Tensor | None) -> Tensor | None:
+        """Number of the undecided group of each movable element, -1 for none, int64 [n]; copies of an expert share theirs."""
+        if self.edges is None:
+            return None
+        rows, columns = reference.raw.shape
+        groups = columns // self.edges.width
+        number = torch.full((rows * groups,), -1, device=self.slot.device)
+        number[self.edges.slot * groups + self.edges.group] = torch.arange(len(self.edges.slot), device=self.slot.device)
+        first = self.slot if leaders is None else leaders[self.slot]
+        return number[first * groups + self.unit // self.edges.width]
+
+    def _scales(self, generator: torch.Generator, twins: int) -> Tensor | None:
+        """Scales of the movable elements, [n] or, where groups are undecided, drawn for each twin [twins, n]."""
+        if self.edges is None or self.edge is None or self.scale is None:
+            return self.scale
+        drawn = torch.randn(twins, len(self.edges.amax), dtype=torch.float64, device=self.raw.device, generator=generator)
+        tilt = torch.rand(twins, len(self.edges.amax), dtype=torch.float64, device=self.raw.device, generator=generator)
+        amax = self.edges.amax + drawn.clamp_(-REACH, REACH) * self.edges.spread
+        group = amax.clamp_min_(0)[:, :, None].expand(-1, -1, self.edges.width)
+        scale = scales_of(self.rounding, group, self.static, tilt.sub_(0.5).mul_(QUOTIENT)[:, :, None])[:, :, 0]
+        return torch.where(self.edge >= 0, scale[:, self.edge.clamp_min(0)], self.scale)
 
     def _round(self, value: Tensor, scale: Tensor | None, tilt: Tensor | float = 0.0) -> Tensor:
         return round_intermediate(self.rounding, value, scale, tilt)
@@ -86,23 +111,23 @@ class _Moves:
         tilt = torch.rand(twins, count, dtype=torch.float64, device=self.raw.device, generator=generator).sub_(0.5)
         if self.same is not None:  # an expert that a token has twice computes the same value twice
             jitter, tilt = jitter[:, self.same], tilt[:, self.same]
-        value = self._round(self.raw + jitter.clamp_(-REACH, REACH).mul_(self.spread), self.scale, tilt.mul_(QUOTIENT))
+        scale = self._scales(generator, twins)
+        value = self._round(self.raw + jitter.clamp_(-REACH, REACH).mul_(self.spread), scale, tilt.mul_(QUOTIENT))
         return value - self.hidden
 
 
 def round_intermediate(rounding: str, value: Tensor, scale: Tensor | None, tilt: Tensor | float = 0.0) -> Tensor:
-    """The declared rounding of ``value`` with known FP8 scales.
+    """The declared rounding of ``value`` with known scales.
 
-    tilt: relative error of the quotient by the scale; an 8-bit value is often a tie of e4m3, which this decides. A static
-    scale that is a power of two has none.
+    tilt: relative error of the quotient by the scale; an 8-bit value is often a tie of e4m3, which this decides. A scale that
+    is a power of two by its format, or a static one that happens to be, has none.
     """
     for part in rounding.split("+"):
-        if part.startswith("e4m3"):
+        if part not in UNSCALED:
             assert scale is not None
-            code = value / scale
-            if part != "e4m3_per_tensor" or not power_of_two(scale):
-                code = code + code.abs() * tilt
-            value = round_to(code, "e4m3") * scale
+            if part != "mxfp8" and (part != "e4m3_per_tensor" or not power_of_two(scale)):
+                value = value + value.abs() * tilt
+            value = through_codes(value, scale, part)
         elif part != "none":
             value = round_to(value, part)
     return value

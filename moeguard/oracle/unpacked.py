@@ -23,13 +23,15 @@ class Unpacked:
     """
 
     def __init__(self, weight: Operand) -> None:
-        self._data, self._scale = weakref.ref(weight.data), weight.scale
+        self._data, self._scales = weakref.ref(weight.data), (weight.scale, weight.global_scale)
         self._version = weight.data._version
         self.value = weight.dequantize(torch.float64)
 
     def of(self, weight: Operand) -> bool:
         """Whether this is ``weight``, unchanged."""
-        return self._data() is weight.data and self._scale is weight.scale and self._version == weight.data._version
+        scale, whole = self._scales
+        return (self._data() is weight.data and scale is weight.scale and whole is weight.global_scale
+                and self._version == weight.data._version)
 
     @property
     def dead(self) -> bool:

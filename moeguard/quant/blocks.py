@@ -1,4 +1,4 @@
-"""Scaled FP8: one scale a tensor, one a token, 1x128 row blocks, 128x128 weight blocks; scales of groups along a row.
+"""Rounding points with scales: one a tensor, one a token, 1x128 row blocks, 128x128 weight blocks, groups along a row.
 
 The 1x128 and 128x128 granularities are those of the DeepSeek-V3 technical report (section 3.3.2).
 """
@@ -8,7 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from moeguard.core.numerics import UNSCALED
 from moeguard.quant.formats import FORMATS, encode, round_to
+from moeguard.quant.microscaling import MX_GROUP, NVFP4_GROUP, group_maxima, mx_scales, nvfp4_scales
+from moeguard.quant.packed import encode_e2m1, values_of
 
 BLOCK = 128
 E4M3_MAX = FORMATS["e4m3"].maximum
@@ -25,8 +28,23 @@ def row_scales(value: Tensor, block: int = BLOCK) -> Tensor:
     return torch.where(scale >= SMALLEST_SCALE, scale, torch.ones_like(scale))
 
 
-def dynamic_scales(value: Tensor, rounding: str) -> Tensor:
-    """Scales of ``e4m3_1x128`` ([..., N]) or ``e4m3_per_token`` ([..., 1]) for ``value`` [..., N]."""
+def code_format(part: str) -> str:
+    """The format of the codes of one rounding point: that of the elements where there is a scale."""
+    return part if part in UNSCALED else "e2m1" if part == "nvfp4" else "e4m3"
+
+
+def dynamic_scales(value: Tensor, rounding: str, static_scale: Tensor | None = None) -> Tensor:
+    """Scales of a dynamic ``rounding`` for ``value`` [..., N]: [..., 1] for ``e4m3_per_token``, else [..., N].
+
+    static_scale: the global scale of ``nvfp4``, which is a factor of the result.
+    """
+    if rounding == "mxfp8":
+        return mx_scales(group_maxima(value, MX_GROUP)).repeat_interleave(MX_GROUP, dim=-1)
+    if rounding == "nvfp4":
+        if static_scale is None:
+            raise ValueError("rounding 'nvfp4' needs a static global scale")
+        scale = nvfp4_scales(group_maxima(value, NVFP4_GROUP), static_scale) * static_scale.to(value.dtype)
+        return scale.repeat_interleave(NVFP4_GROUP, dim=-1)
     if rounding == "e4m3_per_token":
         return row_scales(value, max(value.shape[-1], 1))
     return expand_rows(row_scales(value), value.shape[-1])
@@ -55,9 +73,8 @@ def power_of_two(scale: Tensor) -> bool:
 def fake_quantize(value: Tensor, rounding: str, static_scale: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Round ``value`` [..., N] as a recipe's rounding point does and return it dequantised, with its scales.
 
-    rounding: ``none``, ``bf16``, ``fp16``, ``e4m3_per_tensor`` (needs ``static_scale``, one float32), ``e4m3_per_token`` (one
-    dynamic scale a row), ``e4m3_1x128``, or a chain joined by ``+``. float64 values round exactly once per point; float32 values
-    use torch's casts.
+    rounding: one of ``core.numerics.ROUNDINGS``, or a chain of them joined by ``+``. static_scale: float32 [1], needed by
+    ``e4m3_per_tensor`` and ``nvfp4``. float64 values round exactly once per point; float32 values use torch's casts.
     Returns (values in the dtype of ``value``, scales broadcastable to it or None when the format has none).
     """
     scale: Tensor | None = None
@@ -72,12 +89,22 @@ def fake_quantize(value: Tensor, rounding: str, static_scale: Tensor | None = No
                 raise ValueError("rounding 'e4m3_per_tensor' needs a static scale")
             scale = static_scale.to(value.dtype)
         else:
-            scale = dynamic_scales(value, part)
-        value = _through(value / scale, "e4m3") * scale
+            scale = dynamic_scales(value, part, static_scale)
+        value = through_codes(value, scale, part)
     return value, scale
+
+
+def through_codes(value: Tensor, scale: Tensor, part: str) -> Tensor:
+    """``value`` rounded to codes of the scaled rounding ``part`` and dequantised; where ``scale`` is zero, so is the result."""
+    code = value / scale
+    if part == "nvfp4":
+        code = torch.where(scale > 0, code, 0.0)
+    return _through(code, code_format(part)) * scale
 
 
 def _through(value: Tensor, name: str) -> Tensor:
     if value.dtype == torch.float64:
         return round_to(value, name)
+    if name == "e2m1":
+        return values_of(encode_e2m1(value), name).to(value.dtype)
     return encode(value, name).to(value.dtype)

@@ -1,7 +1,8 @@
 """Binary floating-point formats and exact rounding to them.
 
 Sources: IEEE 754-2019 (binary16), the bfloat16 numerics definition, and "FP8 Formats for Deep Learning"
-(arXiv:2209.05433) for e4m3fn and e5m2. Conversions saturate, as CUDA's ``cvt.satfinite`` does for FP8.
+(arXiv:2209.05433) for e4m3fn and e5m2; OCP Microscaling Formats v1.0, section 5.3.3, for e2m1. Conversions saturate, as CUDA's
+``cvt.satfinite`` does for FP8. Codes of e2m1 are stored by ``moeguard.quant.packed``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 class Format:
     """A binary format: ``precision`` significand bits (implicit one included), ``emin`` exponent of the smallest normal.
 
-    maximum: largest finite value. saturates: whether values beyond it clamp (FP8) or become infinite.
+    maximum: largest finite value. saturates: whether values beyond it clamp (FP8, FP4) or become infinite.
     """
 
     name: str
@@ -45,6 +46,7 @@ FORMATS: dict[str, Format] = {
         Format("fp16", torch.float16, 11, -14, 65504.0, False),
         Format("e4m3", torch.float8_e4m3fn, 4, -6, 448.0, True),
         Format("e5m2", torch.float8_e5m2, 3, -14, 57344.0, True),
+        Format("e2m1", torch.uint8, 2, 0, 6.0, True),
     )
 }
 
@@ -74,7 +76,7 @@ def round_to(value: Tensor, name: str) -> Tensor:
 
 
 def encode(value: Tensor, name: str) -> Tensor:
-    """Round float32 ``value`` to format ``name`` and store it in the format's dtype; FP8 saturates. NaN stays NaN."""
+    """Round float32 ``value`` to format ``name`` (but e2m1) and store it in its dtype; FP8 saturates. NaN stays NaN."""
     form = FORMATS[name]
     if form.saturates:
         value = value.clamp(-form.maximum, form.maximum)

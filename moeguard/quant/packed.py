@@ -72,6 +72,11 @@ def decode_packed(data: Tensor, name: str, dtype: torch.dtype = torch.float32) -
     return functional.embedding(data.to(torch.int32), _pairs(name).to(data.device, dtype)).flatten(-2)
 
 
+def values_of(codes: Tensor, name: str) -> Tensor:
+    """Float32 values of ``codes``, one a byte, in format ``name``; the inverse of ``encode_nibbles``."""
+    return torch.tensor(NIBBLES[name].values, device=codes.device)[codes.to(torch.int64)]
+
+
 @lru_cache
 def _pairs(name: str) -> Tensor:
     """float32 [256, 2]: the two values of every byte."""

@@ -1,4 +1,5 @@
-"""Four-bit weights with one scale for each group of a row: e2m1 with e8m0 scales of 32 elements, int4 with bf16 scales of 128.
+"""Weights with one scale for each group of a row: e4m3 and e2m1 with e8m0 scales of 32 elements, e2m1 with e4m3 scales of 16
+below a float32 global scale an expert, int4 with bf16 scales of 128.
 
 Groups lie along the reduction axis: along H in gate and up, along I in down.
 """
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor
 
 from moeguard.core.case import Case
-from moeguard.core.recipe import RECIPES
+from moeguard.core.recipe import RECIPES, Recipe
 from moeguard.quant.e8m0 import LEAST, exponent_byte
-from moeguard.quant.formats import encode
+from moeguard.quant.formats import FORMATS, encode
 from moeguard.quant.packed import NIBBLES, encode_nibbles, pack
 from moeguard.tensors.counter import NORMAL_BOUND, Stream
 from moeguard.tensors.operand import Operand
@@ -20,21 +21,28 @@ from moeguard.tensors.operand import Operand
 _PEAK = 450.0
 #: Binades over which e8m0 scales of one matrix spread, and where they begin.
 _BINADES, _LOWEST = 4, -2
+#: e4m3 scales of one matrix: bytes of [2**4, 2**8), all mantissas; where codes saturate, up to the largest scale (448).
+_E4M3_BYTES, _E4M3_LARGEST = (0x58, 0x78), 0x7E
+#: Typical e4m3 scale; the global scale is made for it.
+_E4M3_TYPICAL = 64.0
 
 
 def store(case: Case, stream: Stream, label: str, words: Tensor, deviation: float, factor: Tensor) -> Operand:
-    """This rank's integers in [-510, 510], [E_local, R, C], as a packed operand.
+    """This rank's integers in [-510, 510], [E_local, R, C], as an operand with group scales.
 
     deviation: standard deviation of the values at factor 1. factor float32 [E_local, 1]: multiplies an expert's scales; where
-    it is zero, e8m0 (which has none) is at its least and the codes are zero, as quantisers leave them; bf16 scales are zero.
+    it is zero, e8m0 (which has none) is at its least and the codes are zero, as quantisers leave them; other scales are zero.
     """
     recipe = RECIPES[case.recipe]
     full = 4.0 if case.scales.kind == "saturating" else 1.0
-    top = NIBBLES[recipe.weight_format].maximum
+    packed = recipe.packed
+    top, peak = (NIBBLES[recipe.weight_format].maximum, _PEAK) if packed else (FORMATS[recipe.weight_format].maximum, 510.0)
     factor = factor.view(-1, 1, 1)
-    value = words.to(torch.float32).mul_(full * top / _PEAK)
-    base = deviation * NORMAL_BOUND / 510 * _PEAK / top / full
-    if recipe.weight_format == "e2m1":
+    value = words.to(torch.float32).mul_(full * top / peak)
+    base = deviation * NORMAL_BOUND / 510 * peak / top / full
+    if recipe.weight_scale == "e4m3_1x16":
+        return _nvfp4(case, stream, label, value, factor, base)
+    if recipe.weight_scale == "e8m0_1x32":
         _, exponent = torch.frexp(factor * base)
         scale = exponent_byte(exponent - 1 + _drawn(case, stream, label, _LOWEST, _LOWEST + _BINADES))
         scale = torch.where(factor == 0, torch.full_like(scale, LEAST), scale)
@@ -42,14 +50,39 @@ def store(case: Case, stream: Stream, label: str, words: Tensor, deviation: floa
     else:
         jitter = _drawn(case, stream, label, 1 << 7, 1 << 9).to(torch.float32) / 256.0
         scale = encode(jitter * (factor * base), "bf16")
-    return Operand(pack(encode_nibbles(value, recipe.weight_format)), scale=scale, format=recipe.weight_format)
+    return _operand(recipe, value, scale)
+
+
+def _operand(recipe: Recipe, value: Tensor, scale: Tensor, global_scale: Tensor | None = None) -> Operand:
+    """``value`` [E_local, R, C] without its scales, as codes."""
+    name = recipe.weight_format
+    data = pack(encode_nibbles(value, name)) if recipe.packed else encode(value, name)
+    return Operand(data, scale, global_scale, name)
+
+
+def _nvfp4(case: Case, stream: Stream, label: str, value: Tensor, factor: Tensor, base: float) -> Operand:
+    """Codes ``value``, e4m3 scales drawn over four binades, and the factor in the global scale.
+
+    Scales of zero stand for a factor of zero, the global scale then being what factor 1 gives. In kind ``tiny`` one group of
+    down in four has a subnormal scale, or zero; gate and up have none, so that a kernel with one global scale for both can
+    shift theirs (see ``scaling.magnitudes``).
+    """
+    low, high = _E4M3_BYTES
+    byte = _drawn(case, stream, label, low, _E4M3_LARGEST + 1 if case.scales.kind == "saturating" else high)
+    if case.scales.kind == "tiny" and label == "down":
+        small = _drawn(case, stream, f"{label}-small", 0, 32)
+        byte = torch.where(small < 8, small, byte)
+    dead = factor == 0
+    byte = torch.where(dead, 0, byte).to(torch.uint8)
+    whole = torch.where(dead, 1.0, factor) * (base / _E4M3_TYPICAL)
+    return _operand(RECIPES[case.recipe], torch.where(dead, 0.0, value), byte.view(torch.float8_e4m3fn), whole.reshape(-1))
 
 
 def store_exact(case: Case, stream: Stream, label: str, value: Tensor) -> Operand:
-    """Float32 ``value`` [E_local, R, C] of this rank as a packed operand that holds it exactly.
+    """Float32 ``value`` [E_local, R, C] of this rank as an operand with group scales that holds it exactly.
 
     value: in each group zeros and one magnitude, a power of two. It is stored as code 1, 2 or 4, so that the scales of
-    neighbouring groups differ.
+    neighbouring groups differ; global scales are 1, 2 or 4.
     """
     recipe = RECIPES[case.recipe]
     groups = value.unflatten(-1, (-1, recipe.group))
@@ -57,10 +90,14 @@ def store_exact(case: Case, stream: Stream, label: str, value: Tensor) -> Operan
     largest = (exponent - 1).clamp_min(0)
     power = (largest - _drawn(case, stream, label, 0, 3)).to(torch.int32)
     code = torch.ldexp(groups, -power[..., None]).flatten(-2)
-    stored = encode_nibbles(code, recipe.weight_format)
+    if recipe.weight_scale == "e8m0_1x32":
+        return _operand(recipe, code, exponent_byte(power))
     real = torch.ldexp(torch.ones(power.shape, device=power.device), power)
-    scale = exponent_byte(power) if recipe.weight_format == "e2m1" else encode(real, "bf16")
-    return Operand(pack(stored), scale=scale, format=recipe.weight_format)
+    if recipe.weight_scale == "bf16_1x128":
+        return _operand(recipe, code, encode(real, "bf16"))
+    experts = range(case.first_expert, case.first_expert + case.experts_local)
+    whole = torch.exp2(stream.integers(f"{label}-global", 1, 0, 3, rows=experts).to(torch.float32))
+    return _operand(recipe, code, encode(real / whole.view(-1, 1, 1), "e4m3"), whole.reshape(-1))
 
 
 def _drawn(case: Case, stream: Stream, label: str, low: int, high: int) -> Tensor:
@@ -68,8 +105,9 @@ def _drawn(case: Case, stream: Stream, label: str, low: int, high: int) -> Tenso
     hidden, inter, local = case.shape.hidden_size, case.shape.intermediate_size, case.intermediate_local
     group, start = RECIPES[case.recipe].group, case.parallel.tp_rank * local
     experts = range(case.first_expert, case.first_expert + case.experts_local)
-    rows, columns = (hidden, inter // group) if label == "down" else (inter, hidden // group)
+    down = label.startswith("down")
+    rows, columns = (hidden, inter // group) if down else (inter, hidden // group)
     value = stream.integers(f"{label}-groups", rows * columns, low, high, rows=experts).view(len(experts), rows, columns)
-    if label == "down":
+    if down:
         return value[:, :, start // group:(start + local) // group].contiguous()
     return value[:, start:start + local].contiguous()

@@ -19,8 +19,9 @@ class Operand:
 
     data: values in storage dtype (float8_e4m3fn for ``e4m3``); four-bit formats: uint8 [E, R, C/2], the even column in the low
     nibble. scale: None, or float32 [1] for one scale, [E] for one an expert, [E, ceil(R/128), ceil(C/128)] for 128x128 blocks;
-    four-bit formats: one a group of the row, e8m0 as uint8 [E, R, C/32] for ``e2m1``, bf16 [E, R, C/128] for ``int4``.
-    format: ``bf16 fp16 e4m3 float32 e2m1 int4``.
+    or one a group of the row: e8m0 as uint8 [E, R, C/32] (MX), float8_e4m3fn [E, R, C/16] (NVFP4), bf16 [E, R, C/128] (int4).
+    global_scale: NVFP4 alone, float32 [E] (``batch.x``: [1]); a value is code * scale * global_scale.
+    format: ``bf16 fp16 e4m3 float32 e2m1 int4``. The ``batch.x`` of NVFP4 has no axis E: data [T, H/2], scale [T, H/16].
     """
 
     data: Tensor
@@ -32,6 +33,11 @@ class Operand:
     def packed(self) -> bool:
         """Whether ``data`` holds two codes a byte."""
         return self.format in NIBBLES
+
+    @property
+    def grouped(self) -> bool:
+        """Whether each row has scales of its own, one for each of equal groups of its columns."""
+        return self.scale is not None and (self.packed or self.scale.dtype in (torch.uint8, torch.float8_e4m3fn))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,23 +60,32 @@ class Operand:
         return decode_e8m0(self.scale, dtype) if self.scale.dtype == torch.uint8 else self.scale.to(dtype)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Real values, code * scale, in ``dtype`` and the operand's ``shape``; exact in float64, for four-bit formats in
-        float32 as well.
+        """Real values in ``dtype`` and the operand's ``shape``; exact in float64, for groups without a global scale in float32
+        as well.
         """
         value, scale = self.codes(dtype), self.scales(dtype)
         if scale is None:
             return value
-        if self.packed:
-            return value * expand_groups(scale, value.shape[-1])
+        if self.grouped:
+            value = value * expand_groups(scale, value.shape[-1])
+            if self.global_scale is None:
+                return value
+            return value * self.global_scale.to(dtype).reshape(-1, *[1] * (value.dim() - 1))
         if scale.dim() == value.dim():
             return value * expand_blocks(scale, value.shape[-2], value.shape[-1])
         return value * scale.reshape(-1, *[1] * (value.dim() - 1))
 
     def experts(self, index: Tensor | slice) -> Operand:
         """The operand of some of its experts; one scale for all stays one."""
-        scale = self.scale
-        part = scale[index] if scale is not None and scale.shape[0] > 1 else scale
-        return Operand(self.data[index], part, self.global_scale, self.format)
+        def part(scale: Tensor | None) -> Tensor | None:
+            return scale[index] if scale is not None and scale.shape[0] > 1 else scale
+
+        return Operand(self.data[index], part(self.scale), part(self.global_scale), self.format)
+
+    def rows(self, index: Tensor | slice) -> Operand:
+        """Some rows of a ``batch.x``."""
+        scale = self.scale[index] if self.scale is not None and self.grouped else self.scale
+        return Operand(self.data[index], scale, self.global_scale, self.format)
 
     def columns(self, expert: Tensor, column: Tensor) -> Tensor:
         """Real values of column ``column`` [n] of expert ``expert`` [n], float64 [n, R]."""
@@ -83,8 +98,11 @@ class Operand:
         scale = self.scales(torch.float64)
         if scale is None:
             return value
-        if self.packed:
-            return value * scale[expert, :, column // (self.shape[-1] // scale.shape[-1])]
+        if self.grouped:
+            value = value * scale[expert, :, column // (self.shape[-1] // scale.shape[-1])]
+            if self.global_scale is None:
+                return value
+            return value * self.global_scale.double().expand(self.shape[0])[expert][:, None]
         if scale.dim() == 1:
             return value * (scale[expert][:, None] if scale.shape[0] > 1 else scale)
         rows = scale[expert, :, column // 128].repeat_interleave(128, dim=1)
@@ -96,8 +114,9 @@ class Weights:
     """Canonical weights of this rank: gate, up [E_local, I, H] (up is None when not gated), down [E_local, H, I].
 
     Biases are float32 operands [E_local, I], [E_local, I], [E_local, H] without scale, or None. intermediate_scale: float32
-    tensor [1], the static scale of the e4m3 intermediate in recipes fp8_per_tensor and int4_fp8 (value = code * scale), else
-    None. input_scale: the same for ``batch.x``, which the kernel quantises itself, in int4_fp8.
+    tensor [1], the static scale of the e4m3 intermediate in recipes fp8_per_tensor and int4_fp8 (value = code * scale) and the
+    static global scale of the intermediate in nvfp4 (value = code * block scale * it), else None. input_scale: the static scale
+    of ``batch.x``, which the kernel quantises itself, in int4_fp8.
     """
 
     gate: Operand
@@ -125,8 +144,8 @@ class Weights:
 class Batch:
     """Tokens of one call.
 
-    standard: x [T, H], topk_ids int32 [T, K] (global ids), topk_weights float32 [T, K], router_logits float32 [T, E].
-    batched: x [E_local, max_tokens, H], expert_num_tokens int32 [E_local]; no router tensors.
+    standard: x of shape [T, H], topk_ids int32 [T, K] (global ids), topk_weights float32 [T, K], router_logits float32 [T, E].
+    batched: x of shape [E_local, max_tokens, H], expert_num_tokens int32 [E_local]; no router tensors.
     """
 
     x: Operand
@@ -138,12 +157,11 @@ class Batch:
     def rows(self, tokens: Tensor) -> Batch:
         """The batch (standard format) of the given tokens, in their order."""
         assert self.topk_ids is not None and self.topk_weights is not None and self.router_logits is not None
-        return Batch(Operand(self.x.data[tokens], self.x.scale, format=self.x.format), self.topk_ids[tokens],
-                     self.topk_weights[tokens], self.router_logits[tokens])
+        return Batch(self.x.rows(tokens), self.topk_ids[tokens], self.topk_weights[tokens], self.router_logits[tokens])
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by a dotted name."""
-        named = {"batch.x.data": self.x.data, "batch.x.scale": self.x.scale, "batch.topk_ids": self.topk_ids,
-                 "batch.topk_weights": self.topk_weights, "batch.router_logits": self.router_logits,
-                 "batch.expert_num_tokens": self.expert_num_tokens}
+        named = {"batch.x.data": self.x.data, "batch.x.scale": self.x.scale, "batch.x.global_scale": self.x.global_scale,
+                 "batch.topk_ids": self.topk_ids, "batch.topk_weights": self.topk_weights,
+                 "batch.router_logits": self.router_logits, "batch.expert_num_tokens": self.expert_num_tokens}
         return {name: tensor for name, tensor in named.items() if tensor is not None}

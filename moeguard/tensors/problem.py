@@ -35,7 +35,7 @@ class Problem:
     @property
     def output_shape(self) -> tuple[int, ...]:
         """Shape of ``out``: that of ``batch.x``."""
-        return tuple(self.batch.x.data.shape)
+        return self.batch.x.shape
 
     @property
     def output_dtype(self) -> torch.dtype:
@@ -72,17 +72,24 @@ def with_batch(problem: Problem, batch: Batch, case: Case | None = None, weights
 
 def _batched(case: Case, weights: Weights, x: Operand, ids: Tensor) -> Problem:
     """Gather the slots of each local expert into [E_local, max_tokens, H]; rows beyond the count are zero."""
-    local, first, hidden = case.experts_local, case.first_expert, case.shape.hidden_size
+    local, first = case.experts_local, case.first_expert
     counts = torch.stack([(ids == first + e).sum() for e in range(local)]) if local else ids.new_zeros(0)
     most = max(1, int(counts.max())) if ids.numel() else 1
-    data = torch.zeros(local, most, hidden, dtype=torch.float32, device=ids.device).to(x.data.dtype)
-    for expert in range(local):
-        tokens = (ids == first + expert).nonzero()[:, 0]
-        data[expert, : len(tokens)] = x.data[tokens]
+
+    def gathered(value: Tensor) -> Tensor:
+        slots = torch.zeros(local, most, value.shape[-1], device=ids.device).to(value.dtype)
+        for expert in range(local):
+            tokens = (ids == first + expert).nonzero()[:, 0]
+            slots[expert, : len(tokens)] = value[tokens]
+        return slots
+
+    data = gathered(x.data)
+    scale = gathered(x.scale) if x.scale is not None and x.grouped else x.scale
     rows = torch.arange(most, device=ids.device)
     valid = (rows[None, :] < counts[:, None]).reshape(-1)
-    operand = Operand(data, x.scale, format=x.format)
-    flat = Operand(data.view(local * most, hidden), x.scale, format=x.format)
+    operand = Operand(data, scale, x.global_scale, x.format)
+    flat_scale = scale.flatten(0, 1) if scale is not None and x.grouped else scale
+    flat = Operand(data.flatten(0, 1), flat_scale, x.global_scale, x.format)
     flat_ids = (torch.arange(local, dtype=torch.int32, device=ids.device) + first).repeat_interleave(most)[:, None]
     return Problem(case, weights, Batch(operand, expert_num_tokens=counts.to(torch.int32)), flat, flat_ids,
                    torch.ones(local * most, 1, device=ids.device), valid)

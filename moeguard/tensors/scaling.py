@@ -6,16 +6,21 @@ import torch
 from torch import Tensor
 
 from moeguard.core.case import Case
+from moeguard.core.recipe import RECIPES
 from moeguard.tensors.counter import Stream
 
 #: Exponents beyond which a healthy kernel would overflow float32 (positive) on its way to the output.
 LARGEST_EXPONENT = 100
 #: What a float16 or a static-scale FP8 layer can take without leaving the format.
-_NARROW = {"fp16": 4, "fp8_per_tensor": 24, "int4_fp8": 24}
-#: Binades that gate and up of one expert may be apart in mxfp4_fp8. A kernel that folds e8m0 scales into e4m3 weights holds
-#: 11 binades of scales an expert, gate and up together (FlashInfer 0.7.4, _preprocess_humming_e8m0_weight_scale); 5 of them
-#: belong to what the groups of a matrix (4) and the factors of experts (2) spread over, one less than their sum.
+_NARROW = {"fp16": 4, "fp8_per_tensor": 24, "int4_fp8": 24, "nvfp4": 24}
+#: Binades that gate and up of one expert may be apart where kernels hold them with one scale. In mxfp4_fp8 a kernel that folds
+#: e8m0 scales into e4m3 weights holds 11 binades of scales an expert, gate and up together (FlashInfer 0.7.4,
+#: _preprocess_humming_e8m0_weight_scale); 5 of them belong to what the groups of a matrix (4) and the factors of experts (2)
+#: spread over, one less than their sum. In NVFP4 many kernels have one global scale an expert for gate and up (FlashInfer's
+#: w1_alpha, or fc1 global scale); the e4m3 scales of the smaller one, 4 to 5 binades from 2**4 on, can be shifted down by 10
+#: binades without loss.
 _FOLDED = 6
+_ONE_SCALE = ("mxfp4_fp8", "nvfp4", "nvfp4_bf16")
 
 
 def magnitudes(case: Case, stream: Stream) -> dict[str, Tensor]:
@@ -27,9 +32,13 @@ def magnitudes(case: Case, stream: Stream) -> dict[str, Tensor]:
     still contributes. ``saturating``: stored codes and, where scales are static, the intermediate (and the input that
     the kernel quantises) run into their maximum.
     Powers of two are exact in every format whose range holds them; results are clipped to that range.
+    Where they become global scales (NVFP4), gate and up of one expert differ by a power of two.
     """
     experts = range(case.first_expert, case.first_expert + case.experts_local)
     mantissa = _mantissas(stream, experts)
+    if RECIPES[case.recipe].weight_scale == "e4m3_1x16":
+        apart = stream.integers("scale-apart", 1, -1, 2, rows=experts).to(torch.int32)
+        mantissa["up"] = torch.ldexp(mantissa["gate"], apart)
     kind, exponent = case.scales.kind, _clip(case)
     ones = torch.ones_like(mantissa["gate"])
     pick = (stream.integers("scale-pick", 1, 0, 2, rows=experts)).to(torch.float32)
@@ -66,8 +75,11 @@ def _clip(case: Case) -> int:
     low = -limit if case.recipe in _NARROW else -149
     if case.scales.kind == "heterogeneous" and case.recipe in _NARROW:
         limit, low = 3, -3
-    if case.recipe == "mxfp4_fp8" and case.scales.kind in ("bimodal", "heterogeneous"):
-        limit, low = _FOLDED, -_FOLDED
+    if case.recipe in _ONE_SCALE and case.scales.kind in ("bimodal", "heterogeneous"):
+        limit = min(limit, _FOLDED)
+        low = -limit
+    if case.recipe == "nvfp4_bf16" and case.scales.kind == "tiny":  # global scales are float32: above its subnormals
+        low = -LARGEST_EXPONENT
     return max(low, min(case.scales.exponent, limit))
 
 

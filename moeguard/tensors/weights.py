@@ -23,6 +23,8 @@ INTERMEDIATE_RANGE = 16.0
 #: Static scales of the input and of the intermediate in int4_fp8: powers of two, since kernels multiply by their reciprocal in
 #: bf16. 448 times the first is above every input (1000), 448 times the second (56) above all but outliers.
 INT4_SCALES = 4.0, 0.125
+#: Magnitude of ``act(gate) * up`` that the static global scale of nvfp4 is made for: 6 * 448 times the scale is above it.
+NVFP4_RANGE = 24.0
 #: Factors of the static scales of the input and of the intermediate in scales kind ``saturating``.
 TIGHT = 2.0**-10, 2.0**-4
 
@@ -118,6 +120,8 @@ def _static_scales(case: Case, device: torch.device | str) -> tuple[Tensor | Non
         return None, one(INTERMEDIATE_RANGE / E4M3_MAX * tight[1] * largest_up(case))
     if case.recipe == "int4_fp8":
         return one(INT4_SCALES[0] * tight[0]), one(INT4_SCALES[1] * tight[1] * largest_up(case))
+    if case.recipe == "nvfp4":
+        return None, one(NVFP4_RANGE / (6.0 * E4M3_MAX) * tight[1] * largest_up(case))
     return None, None
 
 
@@ -125,7 +129,7 @@ def _store(case: Case, stream: Stream, label: str, words: Tensor, deviation: flo
     """Integers in [-510, 510] to a stored operand with standard deviation ``deviation`` times the expert's factor."""
     recipe = RECIPES[case.recipe]
     experts = words.shape[0]
-    if recipe.packed:
+    if recipe.group > 1:
         return grouped.store(case, stream, label, words, deviation, factor)
     if recipe.weight_format != "e4m3":
         form = FORMATS[recipe.weight_format]

@@ -31,7 +31,6 @@ def refused(done: Called, *words: str) -> None:
 RUN_OPTIONS = [
     ("--backend nope", "nope", "torch_reference"),
     ("--recipe nope", "--recipe", "nope", "bf16"),
-    ("--recipe nvfp4", "--recipe", "no codec"),
     ("--profile nope", "profile", "nope", "smoke"),
     ("--device nope", "--device", "nope", "cpu"),
     ("--budget 0", "--budget"),
@@ -135,7 +134,7 @@ CASES = {
     "rank beyond size": (changed(parallel={"ep_rank": 1}), "ep_rank"),
     "not a number": (changed(activation={"kind": "swiglu_oai", "alpha": float("nan")}), "alpha"),
     "limit of another activation": (changed(activation={"kind": "silu", "limit": 1.0}), "swiglu_oai"),
-    "recipe without a codec": (changed(recipe="nvfp4"), "nvfp4"),
+    "group that does not divide": (changed(recipe="nvfp4", shape=GOOD["shape"] | {"hidden_size": 72}), "hidden_size", "16"),
     "shape that no memory holds": (changed(shape=GOOD["shape"] | {"hidden_size": 2**31 - 1, "intermediate_size": 2**31 - 1}), ""),
 }
 

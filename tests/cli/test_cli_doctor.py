@@ -14,7 +14,7 @@ import pytest
 from commandline import ROOT, Called
 
 from moeguard.cli.doctor import _show as show
-from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+from moeguard.core.recipe import RECIPES
 from moeguard.engine import doctor, probe
 
 Cli = Callable[..., Called]
@@ -62,7 +62,7 @@ def test_the_environment_and_every_backend_with_every_recipe(cli: Cli, spawned: 
     assert environment["libraries"]["torch"]["works"] is True
     assert environment["libraries"]["torch"]["version"]
     mine = [row for row in done.data["backends"] if row["name"] == "torch_reference"]
-    assert [row["recipe"] for row in mine] == [*RECIPES, *PLANNED_RECIPES]
+    assert [row["recipe"] for row in mine] == list(RECIPES)
     assert {row["recipe"] for row in mine if row["available"]} == set(RECIPES)
     for row in done.data["backends"]:
         assert list(row) == ["name", "recipe", "available", "reason"]
@@ -81,10 +81,9 @@ def test_a_backend_that_ends_its_process_is_one_line(tmp_path: Path, cli: Cli) -
         assert reason in said[name, "bf16"]["reason"], said[name, "bf16"]
     assert [recipe for recipe in RECIPES if said["only", recipe]["available"]] == ["fp8_block"]
     assert said["only", "bf16"]["reason"] == "fp8_block alone"
-    assert {row["reason"] for row in done.data["backends"] if row["recipe"] in PLANNED_RECIPES} == {"no codec in this version"}
 
 
-def test_people_get_one_line_for_the_recipes_without_a_codec(monkeypatch: pytest.MonkeyPatch,
+def test_people_get_one_line_for_each_backend_and_recipe(monkeypatch: pytest.MonkeyPatch,
                                                             capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     rows = [row for name in ("mine", "gone") for row in doctor._rows(name, probe.Answer(failure="SIGSEGV"))]
@@ -93,10 +92,9 @@ def test_people_get_one_line_for_the_recipes_without_a_codec(monkeypatch: pytest
                            "cutlass_dsl": {"flavour": None}}, tuple(rows)))
     out = capsys.readouterr().out
     table = [line.split() for line in out.splitlines() if line.startswith(("mine", "gone"))]
-    assert len(table) == 2 * (len(RECIPES) + 1)
-    assert [" ".join(row) for row in table if row[1] == "others"] == [
-        f"{name} others no no codec in this version" for name in ("mine", "gone")]
-    assert out.endswith(f"others: {', '.join(PLANNED_RECIPES)}\n")
+    assert len(table) == 2 * len(RECIPES)
+    assert [" ".join(row) for row in table if row[1] == "nvfp4"] == [
+        f"{name} nvfp4 no its probe failed: SIGSEGV" for name in ("mine", "gone")]
 
 
 def test_a_plugin_with_the_name_of_a_built_in_backend_is_a_problem(healthy_plugin: Path, tmp_path: Path, cli: Cli) -> None:

@@ -197,7 +197,7 @@ def test_tests_are_chosen_by_id_and_marker_and_lie_beside_own_tests(
 
 @pytest.mark.parametrize(("name", "words"), [
     ("moeguard::lop::bf16", "backend: unknown value 'lop'; allowed: loop; a backend of your own needs --moeguard-plugin FILE.py"),
-    ("moeguard::loop::nvfp4", "recipe: unknown value 'nvfp4'; allowed: bf16"),
+    ("moeguard::loop::nvfp5", "recipe: unknown value 'nvfp5'; allowed: bf16"),
     ("moeguard::loop::bf16::value", "group: unknown value 'value'; allowed: values, memory, "),
     (f"{CELL}::values::x", "allowed: moeguard::backend::recipe::group"),
 ])

@@ -9,7 +9,7 @@ from moeguard.core.case import Case
 from moeguard.core.cell import Cell
 from moeguard.core.finding import KINDS, Finding
 from moeguard.core.numerics import Numerics
-from moeguard.core.recipe import PLANNED_RECIPES, RECIPES
+from moeguard.core.recipe import RECIPES
 from moeguard.core.verdict import Verdict
 
 CASE = Case.model_validate({"shape": dict(num_tokens=3, hidden_size=8, intermediate_size=8, num_experts=2, top_k=1)})
@@ -46,10 +46,9 @@ def test_verdict_passes_only_when_something_ran() -> None:
     assert not Verdict((FINDING,), executions=1).passed
 
 
-def test_every_recipe_of_the_case_format_is_built_or_planned() -> None:
+def test_every_recipe_of_the_case_format_is_built() -> None:
     names = Case.model_fields["recipe"].annotation.__args__  # type: ignore[union-attr]
-    assert set(names) == set(RECIPES) | set(PLANNED_RECIPES)
-    assert not set(RECIPES) & set(PLANNED_RECIPES)
+    assert set(names) == set(RECIPES)
     for name in RECIPES:
         assert Numerics.of(name) == RECIPES[name].numerics
 

@@ -26,6 +26,9 @@ GEOMETRIES = {"G1": (512, 1024, 512, 32, 8), "G2": (128, 256, 128, 16, 4), "G3":
 INPUTS = ("normal", "heavy", "sparse", "mixed")
 RECIPES = (("bf16", 3e-6), ("fp8", 3e-6), ("fp8", 2.0**-13))
 SETTINGS = [(recipe, noise, kind) for recipe, noise in RECIPES for kind in INPUTS]
+#: The block-scaled recipes of Blackwell, whose tensor cores accumulate in float32.
+BLOCK_SCALED = [(recipe, 3e-6, kind) for recipe in ("mxfp8", "nvfp4") for kind in INPUTS]
+CHAINS = {"bf16": "bf16", "fp8": "bf16+e4m3_1x128", "mxfp8": "bf16+mxfp8", "nvfp4": "bf16+nvfp4"}
 DEFECTS = tuple(f"D{n}" for n in range(1, 12))
 
 
@@ -44,7 +47,12 @@ class Draw:
 
 
 def numerics_of(recipe: str) -> Numerics:
-    return Numerics(intermediate="bf16+e4m3_1x128" if recipe == "fp8" else "bf16", expert_output="bf16")
+    return Numerics(intermediate=CHAINS[recipe], expert_output="bf16")
+
+
+def largest(value: Tensor) -> Tensor:
+    """The global scale of NVFP4 that a calibration on ``value`` gives, float32 [1]."""
+    return (value.abs().max() / (6 * 448)).float().reshape(1)
 
 
 def make_problem(rng: np.random.Generator, recipe: str, kind: str, geometry: tuple[int, int, int, int, int]) -> Problem:
@@ -61,15 +69,19 @@ def make_problem(rng: np.random.Generator, recipe: str, kind: str, geometry: tup
     elif kind == "sparse":
         x, gate, up, down = (v * torch.from_numpy(rng.random(tuple(v.shape)) < 0.25) for v in (x, gate, up, down))
     elif kind == "mixed":
-        x = x * 10.0 ** torch.from_numpy(rng.integers(-3, 3, (tokens, 1)))
+        base = 2.0 if recipe == "nvfp4" else 10.0  # a static global scale covers 18 binades, and h has the factor twice
+        x = x * base ** torch.from_numpy(rng.integers(-3, 3, (tokens, 1)))
     best = logits.topk(top_k, dim=1)
     ids, weights = best.indices.to(torch.int32), best.values.softmax(1).float()
-    stored = "bf16+e4m3_1x128" if recipe == "fp8" else "bf16"
-    operands = [Operand(fake_quantize(v, stored)[0].float(), format="float32") for v in (x, gate, up, down)]
+    operands = [Operand(fake_quantize(v, CHAINS[recipe], largest(v))[0].float(), format="float32") for v in (x, gate, up, down)]
     case = Case.model_validate({"shape": {"num_tokens": tokens, "hidden_size": hidden, "intermediate_size": inter,
                                           "num_experts": experts, "top_k": top_k}})
     batch = Batch(operands[0], ids, weights, logits.float())
-    return Problem(case, Weights(*operands[1:]), batch, operands[0], ids, weights)
+    problem = Problem(case, Weights(*operands[1:]), batch, operands[0], ids, weights)
+    if recipe == "nvfp4":
+        hidden = kernel(problem, Numerics(), 0.0, rng)[2]
+        problem = replace(problem, weights=replace(problem.weights, intermediate_scale=largest(torch.cat([*hidden.values()]))))
+    return problem
 
 
 def kernel(problem: Problem, numerics: Numerics, noise: float,
@@ -85,7 +97,7 @@ def kernel(problem: Problem, numerics: Numerics, noise: float,
         a = x[token] @ weights.gate.data[expert].double().T
         b = x[token] @ weights.up.data[expert].double().T
         a, b = (v * (1 + noise * torch.from_numpy(rng.standard_normal(tuple(v.shape)))) for v in (a, b))
-        h = fake_quantize(a * torch.sigmoid(a) * b, numerics.intermediate)[0]
+        h = fake_quantize(a * torch.sigmoid(a) * b, numerics.intermediate, weights.intermediate_scale)[0]
         out = h @ weights.down.data[expert].double().T
         parts[token, rank] = out if numerics.expert_output == "none" else round_to(out, numerics.expert_output)
         hidden[expert] = h

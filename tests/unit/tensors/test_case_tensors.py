@@ -71,17 +71,20 @@ def test_rows_depend_on_their_own_key_alone() -> None:
 def test_storage_is_as_the_recipe_says(recipe: str) -> None:
     problem = build(recipe=recipe)
     batch, weights = problem.batch, problem.weights
-    hidden, inter = {"e2m1": (160, 96), "int4": (256, 128)}.get(RECIPES[recipe].weight_format, (144, 96))
-    assert batch.x.data.shape == (24, hidden) and batch.x.format == RECIPES[recipe].x_format
+    hidden, inter = {32: (160, 96), 128: (256, 128)}.get(RECIPES[recipe].group, (144, 96))
+    assert batch.x.shape == (24, hidden) and batch.x.format == RECIPES[recipe].x_format
     assert weights.gate.shape == (8, inter, hidden) and weights.down.shape == (8, hidden, inter)
     assert weights.gate.data.shape == (8, inter, hidden // (2 if weights.gate.packed else 1))
     assert batch.topk_ids is not None and batch.topk_ids.dtype == torch.int32 and batch.topk_ids.shape == (24, 3)
     assert batch.topk_weights is not None and batch.topk_weights.dtype == torch.float32
     scale = weights.gate.scale
     shapes = {"bf16": None, "fp16": None, "fp8_per_tensor": (8,), "fp8_block": (8, 1, 2), "mxfp4_bf16": (8, 96, 5),
-              "mxfp4_fp8": (8, 96, 5), "int4_fp8": (8, 128, 2)}
+              "mxfp4_fp8": (8, 96, 5), "int4_fp8": (8, 128, 2), "mxfp8": (8, 96, 5), "nvfp4": (8, 96, 9),
+              "nvfp4_bf16": (8, 96, 9)}
     assert (None if scale is None else tuple(scale.shape)) == shapes[recipe]
-    assert (weights.intermediate_scale is not None) == (recipe in ("fp8_per_tensor", "int4_fp8"))
+    assert (weights.intermediate_scale is not None) == (recipe in ("fp8_per_tensor", "int4_fp8", "nvfp4"))
+    assert (weights.gate.global_scale is not None) == recipe.startswith("nvfp4") == (scale is not None and scale.shape[-1] == 9)
+    assert (batch.x.global_scale is not None) == (recipe == "nvfp4")
     assert (weights.input_scale is not None) == (recipe == "int4_fp8")
     assert weights.gate.dequantize().std() * 12 == pytest.approx(1.2, rel=0.8)
 
