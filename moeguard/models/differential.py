@@ -21,7 +21,6 @@ from moeguard.models.experts import Arm, Float32, OfBackend, install
 from moeguard.models.parameters import fill
 from moeguard.mutants.catalogue import MUTANTS
 from moeguard.tensors.counter import Stream
-from moeguard.tensors.weights import make_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,9 @@ def differential(setting: Setting, arms: Sequence[Arm], done: Callable[[str], No
 
         def measured(arm: Arm) -> Distance:
             one = answers(model, experts, arm, prompts, setting.length)
+            written = sorted({name for layer in experts for name in layer.changed()})
+            if written:
+                raise RuntimeError(f"wrote to {', '.join(written)}")
             done(arm.name)
             return distance(one.logits, base.logits, one.text, base.text)
 
@@ -114,7 +116,7 @@ def _model(setting: Setting) -> tuple[Any, Any, torch.Tensor]:
     """The model with its experts, and prompts int64 [P, S]."""
     cases = setting.cases()
     model = setting.architecture.build(setting.architecture.config(setting.size, setting.layers))
-    experts = install(model, cases, [make_weights(case, setting.device) for case in cases])
+    experts = install(model, cases, setting.device)
     fill(model, setting.seed, setting.device)
     stream = Stream("texts", setting.seed, device=setting.device)
     prompts = stream.integers("tokens", setting.texts * setting.tokens, 0, VOCABULARY[setting.size])

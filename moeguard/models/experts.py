@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from moeguard.backends.protocol import Backend
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
+from moeguard.memory.digest import digest
 from moeguard.oracle.activation import activate
 from moeguard.quant.formats import FORMATS
 from moeguard.tensors.operand import Batch, Operand, Weights
+from moeguard.tensors.weights import make_weights
 
 
 class Arm(ABC):
@@ -75,8 +77,7 @@ class OfBackend(Arm):
     def compute(self, layer: Any, x: Tensor, ids: Tensor, weights: Tensor, logits: Tensor) -> Tensor:
         case, prepared, tactics = layer
         form = RECIPES[case.recipe].x_format
-        batch = Batch(Operand(x.to(FORMATS[form].dtype), format=form), ids.to(torch.int32).contiguous(),
-                      weights.float().contiguous(), logits.float().contiguous())
+        batch = Batch(Operand(x.to(FORMATS[form].dtype), format=form), ids.to(torch.int32), weights.clone(), logits.clone())
         out = torch.full_like(x, torch.nan, dtype=FORMATS[RECIPES[case.recipe].output].dtype)
         tactic = self._tactic(prepared, batch, tactics) if self._tuned else None
         size = self._backend.workspace_bytes(prepared, batch)
@@ -99,9 +100,11 @@ class Experts(nn.Module):
     was sent to.
     """
 
-    def __init__(self, case: Case, weights: Weights) -> None:
+    def __init__(self, case: Case, device: str) -> None:
         super().__init__()
-        self._case, self._weights = case, weights
+        self._case, self._device = case, device
+        self._weights = make_weights(case, device)
+        self._digests = self._digest()
         self._arm: Arm | None = None
         self._layer: Any = None
         self._first: tuple[Tensor, Tensor] | None = None
@@ -112,6 +115,17 @@ class Experts(nn.Module):
         self._arm, self._layer = arm, None
         if arm is not None:
             self._layer = arm.layer(self._case, self._weights)
+
+    def changed(self) -> list[str]:
+        """Names of the weights that an arm has written to; they are made again."""
+        now = self._digest()
+        names = [name for name, value in self._digests.items() if now[name] != value]
+        if names:
+            self._weights = make_weights(self._case, self._device)
+        return names
+
+    def _digest(self) -> dict[str, int]:
+        return {name: digest(tensor) for name, tensor in self._weights.tensors().items()}
 
     def forward(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """hidden float32 [T, H], ids int64 [T, K], weights [T, K] to float32 [T, H]."""
@@ -124,9 +138,9 @@ class Experts(nn.Module):
         return self._arm.compute(self._layer, hidden, ids, weights.float(), logits)
 
 
-def install(model: nn.Module, cases: Sequence[Case], weights: Sequence[Weights]) -> list[Experts]:
-    """Put ``Experts`` in the place of the experts of each layer of ``model``."""
-    made = [Experts(case, one) for case, one in zip(cases, weights, strict=True)]
+def install(model: nn.Module, cases: Sequence[Case], device: str) -> list[Experts]:
+    """Put ``Experts`` with the weights of its case in the place of the experts of each layer of ``model``."""
+    made = [Experts(case, device) for case in cases]
     for layer, experts in zip(model.model.layers, made, strict=True):  # type: ignore[union-attr, arg-type]
         layer.mlp.experts = experts
     return made
