@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from commandline import Called
 
-SMALL = ("eval", "model", "--arch", "qwen3_moe", "--layers", "1", "--texts", "1", "--tokens", "8", "--length", "2", "--device", "cpu")
+SMALL = ("eval", "model", "--arch", "qwen3_moe", "--layers", "1", "--texts", "1", "--tokens", "8", "--length", "2", "--device",
+         "cpu")
 BROKEN = """
 import moeguard as mg
 from moeguard.backends.torch_reference import TorchReference
