@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from moeguard.backends.routers.protocol import Router
+from moeguard.checks.lost_device import settle
 from moeguard.core.finding import Kind
 from moeguard.core.router import RouterCase, RouterFinding
 from moeguard.memory import poison
@@ -53,8 +54,7 @@ def check_router(router: Router, case: RouterCase, device: str = "cpu") -> Route
 
     try:
         returned: Any = router.route(case, logits, bias, ids, weights)
-        if logits.is_cuda:
-            torch.cuda.synchronize()
+        settle(logits.device)
     except Exception as error:
         found("crash", "exception", f"route raised {type(error).__name__}: {' '.join(str(error).split())[:300]}", {})
         return RouterVerdict(tuple(findings))

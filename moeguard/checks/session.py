@@ -14,6 +14,7 @@ from torch import Tensor
 from moeguard.backends.protocol import Backend, Support, Traits
 from moeguard.checks.declared import trait_of
 from moeguard.checks.exhausted import asked_for, beyond, exhausted
+from moeguard.checks.lost_device import settle
 from moeguard.checks.place import place_map
 from moeguard.checks.sentence import describe, plain
 from moeguard.checks.subject import Resources, Subject, base_subject
@@ -184,8 +185,7 @@ class Session:
         try:
             with self._inside(f"run ({role})", check, tactic):
                 returned = self.backend.run(subject.prepared, problem.batch, out, tactic=tactic, workspace=area)
-                if problem.device.type == "cuda":
-                    torch.cuda.synchronize()
+                settle(problem.device)
         except (Exception, SystemExit) as error:
             if not isinstance(error, refusals):
                 self.crash("run", error, tactic, check, subject.workspace_bytes)

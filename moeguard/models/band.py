@@ -10,10 +10,9 @@ import torch
 
 from moeguard.models.distance import Distance
 
-#: How much larger than that of the noisier healthy arm an arm's error may be: over all positions, and at one of them. The
-#: first is the judge's limit for a tactic against the default one. The healthy arms differ from each other, and from sound
-#: kernels with other rounding points, by less than 1.5 and 2.2 (reports/h200, docs/evals.md).
-OVERALL, POSITION = 2.0, 3.0
+#: How much larger than that of the noisier healthy arm an arm's error may be, over all positions and at each: the judge's limit
+#: for a tactic against the default one. Sound kernels had up to 0.99 over all and 1.07 at a position (reports/h200).
+LIMIT = 2.0
 
 Outcome = Literal["within noise", "outside noise", "cannot tell"]
 
@@ -55,4 +54,4 @@ def place(one: Distance, band: Band) -> Placed:
     shares = one.error / band.position
     worst = int(shares.argmax())
     overall, position = one.overall / band.overall, float(shares[worst])
-    return Placed("outside noise" if overall > OVERALL or position > POSITION else "within noise", overall, position, worst)
+    return Placed("outside noise" if max(overall, position) > LIMIT else "within noise", overall, position, worst)
