@@ -11,9 +11,9 @@ fp8_block cases exceeded at the first look. The first look of the ratio rule has
 times the root of an F quantile with the freedom of the twins' energies.
 
 Measured on emulated kernels (oracle.calibration, oracle.floors; tables in reports/calibration): smallest scale error that is
-caught in every draw at T128 H256 I128 E16 K4 is 0.25 % (fp16) and 0.5 % (bf16, FP8) for the whole answer, 0.25 % (fp16),
-1.5 % (bf16), 5-7 % (FP8) for one of 16 experts; with a 14-bit FP8 accumulator 2 % and 20-30 %. A token that lost its weakest
-expert, an unwritten tile and one element off by six standard deviations are caught in every draw.
+caught in every draw at T128 H256 I128 E16 K4 is 0.25 % (fp16), 0.5 % (bf16, FP8) and 1 % (nvfp4) for the whole answer, 0.25 %
+(fp16), 1.5 % (bf16), 5-7 % (FP8, nvfp4) for one of 16 experts; with a 14-bit FP8 accumulator 2 % and 20-30 %. A token that lost
+its weakest expert, an unwritten tile and one element off by six standard deviations are caught in every draw.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _BINADES, _LOWEST = 4, -2
 #: e4m3 scales of one matrix: bytes of [2**4, 2**8), all mantissas; where codes saturate, up to the largest scale (448).
 _E4M3_BYTES, _E4M3_LARGEST = (0x58, 0x78), 0x7E
 #: Typical e4m3 scale; the global scale is made for it.
-_E4M3_TYPICAL = 64.0
+_E4M3_TYPICAL = 96.0
 
 
 def store(case: Case, stream: Stream, label: str, words: Tensor, deviation: float, factor: Tensor) -> Operand:
