@@ -15,6 +15,7 @@ from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
 from moeguard.memory.digest import digest
 from moeguard.oracle.judge import Judge
+from moeguard.oracle.quick import QuickJudge
 from moeguard.oracle.sampling import judge_of
 from moeguard.tensors.operand import Weights
 from moeguard.tensors.problem import Problem, build_problem
@@ -38,6 +39,7 @@ class Subject:
     prepared: Any
     make: Callable[[Numerics], Judge]
     judges: dict[Numerics, Judge] = field(default_factory=dict)
+    quick_judges: dict[Numerics, QuickJudge] = field(default_factory=dict)
     workspace_bytes: int | None = None
     verified: torch.Tensor | None = None
 
@@ -50,6 +52,12 @@ class Subject:
         if numerics not in self.judges:
             self.judges[numerics] = self.make(numerics)
         return self.judges[numerics]
+
+    def quick_judge(self, numerics: Numerics) -> QuickJudge:
+        """The same for executions in a row, made once for all tactics that round alike."""
+        if numerics not in self.quick_judges:
+            self.quick_judges[numerics] = QuickJudge(self.judge(numerics))
+        return self.quick_judges[numerics]
 
 
 class Recent(Generic[Value]):
