@@ -16,8 +16,8 @@ def margins(numbers: dict[str, Any]) -> dict[str, float]:
 
     Three digits, because sums on a GPU are not always made in the same order.
     """
-    pairs = [("element", "max_z", numbers.get("tau")), ("global", "rho", Limits().ratio), ("gain", "gain", numbers.get("gain_limit")),
-             ("expert gain", "expert_gain", numbers.get("expert_gain_limit")),
+    pairs = [("element", "max_z", numbers.get("tau")), ("global", "rho", Limits().ratio),
+             ("gain", "gain", numbers.get("gain_limit")), ("expert gain", "expert_gain", numbers.get("expert_gain_limit")),
              *((rule, f"{rule}_rms", numbers.get(f"{rule}_limit")) for rule in _BLOCKS)]
     shares = {}
     for rule, name, limit in pairs:

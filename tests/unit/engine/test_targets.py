@@ -26,11 +26,12 @@ SMOKE = profile("smoke")
 
 
 def started(number: int, case: Case) -> ScenarioStarted:
-    return ScenarioStarted(scenario=number, draw=number, round=0, backend="growing", recipe=case.recipe, fingerprint=case.fingerprint,
-                           case=case.model_dump(mode="json", by_alias=True))
+    return ScenarioStarted(scenario=number, draw=number, round=0, backend="growing", recipe=case.recipe,
+                           fingerprint=case.fingerprint, case=case.model_dump(mode="json", by_alias=True))
 
 
-def scenario(number: int, share: float, rule: str = "max_z", *notes: Event, check: str = "values", outcome: str = "ok") -> list[Event]:
+def scenario(number: int, share: float, rule: str = "max_z", *notes: Event, check: str = "values",
+             outcome: str = "ok") -> list[Event]:
     limit = {"max_z": "tau", "row_rms": "row_limit"}[rule]
     return [started(number, CASE.with_(seed=number)), *notes,
             Executed(scenario=number, number=1, check=check, role="base", tactic=None, outcome=outcome, seconds=0.1,
@@ -47,8 +48,8 @@ def targets(*rounds: list[list[Event]]) -> list[int]:
 
 
 def test_margins_are_shares_of_limits_and_an_answer_beyond_one_has_none() -> None:
-    numbers = {"max_z": 3.5, "tau": 7.0, "rho": 1.0, "row_rms": 0.75, "row_limit": 1.5, "tile_rms": 0.3, "tile_limit": float("inf"),
-               "gain": -0.001, "gain_limit": 0.004, "worst_row": 4}
+    numbers = {"max_z": 3.5, "tau": 7.0, "rho": 1.0, "row_rms": 0.75, "row_limit": 1.5, "tile_rms": 0.3,
+               "tile_limit": float("inf"), "gain": -0.001, "gain_limit": 0.004, "worst_row": 4}
     assert margins(numbers) == {"element": 0.5, "global": 0.5, "row": 0.5, "gain": 0.25}
     assert margins(numbers | {"row_rms": 1.6}) == {}  # excused, so not legal by itself
     assert margins({"elements": 9, "exact": True}) == margins({"rho": None}) == {}
@@ -92,7 +93,7 @@ class Growing(Pipeline):
                     shape.num_experts >= 16, value.shape[0] >= 64)
             row = value.abs().amax(1).argmax()
             place = value[row].abs().argmax()
-            value[row, place] *= 1 + 0.004 * sum(held)
+            value[row, place] *= 1 + 0.0025 * sum(held)
         super().write(call, value)
 
 
