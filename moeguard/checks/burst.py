@@ -72,11 +72,12 @@ def burst(session: Session, run: Execution, tactic: Hashable | None, check: str,
     cuda = base.problem.device.type == "cuda"
     if not (run.ok and run.whole and run.refused is None) or (count is None and not cuda):
         return
-    judge = base.judge(session.numerics(session.case, tactic))
+    numerics = session.numerics(session.case, tactic)
+    judge = base.judge(numerics)
     if not QuickJudge.fits(judge):
         return
     traits = session.traits(tactic)
-    stage = _Stage(session, QuickJudge(judge), run, tactic, check, planned(session.case) if count is None else count)
+    stage = _Stage(session, base.quick_judge(numerics), run, tactic, check, planned(session.case) if count is None else count)
     measured = stage.measure(captured=cuda and traits.graph_safe)
     if cuda and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _HOARD:
         torch.cuda.empty_cache()

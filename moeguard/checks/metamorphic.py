@@ -14,9 +14,8 @@ from torch import Tensor
 
 from moeguard.checks.session import Session
 from moeguard.checks.subject import Subject
-from moeguard.oracle.derive import reordered, scaled, selected, without_slot
-from moeguard.oracle.judge import Judge
-from moeguard.oracle.reference import make_reference
+from moeguard.oracle.partners import reordered, scaled, selected, without_slot
+from moeguard.oracle.sampling import judge_of
 from moeguard.tensors.operand import Operand, Weights
 from moeguard.tensors.problem import Problem, with_batch
 
@@ -41,7 +40,8 @@ def permuted(session: Session) -> None:
     generator = torch.Generator().manual_seed(session.case.seed)
     order = torch.randperm(tokens, generator=generator).to(base.problem.device)
     partner = with_batch(base.problem, base.problem.batch.rows(order))
-    subject = Subject(partner, base.prepared, lambda n: base.judge(n).partner(reordered(base.judge(n).reference, order, partner)))
+    subject = Subject(partner, base.prepared, lambda n: reordered(base.judge(n), order, partner),
+                      verified=base.verified_as(lambda answer: answer[order]))
     answer = _run(session, "tokens permuted", subject)
     _invariant(session, answer, order, "tokens permuted")
 
@@ -52,9 +52,11 @@ def alone(session: Session) -> None:
     case = session.case.with_(shape={"num_tokens": 1})
     if tokens < 2 or not session.support(case).supported:
         return
-    token = torch.tensor([session.case.seed % tokens], device=base.problem.device)
+    rows = base.judge(session.numerics(session.case, None)).rows  # a token that the oracle knows
+    number = session.case.seed % tokens if rows is None else int(rows[session.case.seed % len(rows)])
+    token = torch.tensor([number], device=base.problem.device)
     partner = with_batch(base.problem, base.problem.batch.rows(token), case=case)
-    subject = Subject(partner, base.prepared, lambda n: Judge(selected(base.judge(n).reference, token, partner)))
+    subject = Subject(partner, base.prepared, lambda n: selected(base.judge(n), number, partner))
     answer = _run(session, f"token {int(token)} alone", subject)
     _invariant(session, answer, token, "a token alone")
 
@@ -65,7 +67,8 @@ def doubled(session: Session) -> None:
     assert batch.topk_weights is not None
     partner = with_batch(base.problem, replace(batch, topk_weights=batch.topk_weights * 2))
     _run(session, "topk_weights doubled", Subject(
-        partner, base.prepared, lambda n: base.judge(n).partner(scaled(base.judge(n).reference, 2.0, partner))))
+        partner, base.prepared, lambda n: scaled(base.judge(n), 2.0, partner),
+        verified=base.verified_as(lambda answer: answer * 2)))
 
 
 def zeroed(session: Session) -> None:
@@ -78,7 +81,7 @@ def zeroed(session: Session) -> None:
     weights = batch.topk_weights.scatter(1, rank[:, None], 0.0)
     partner = with_batch(base.problem, replace(batch, topk_weights=weights))
     _run(session, "one topk_weight zeroed", Subject(
-        partner, base.prepared, lambda n: base.judge(n).partner(without_slot(base.judge(n).reference, rank, partner))))
+        partner, base.prepared, lambda n: without_slot(base.judge(n), rank, partner)))
 
 
 def relabelled(session: Session) -> None:
@@ -98,7 +101,7 @@ def relabelled(session: Session) -> None:
     weights = _experts(base.problem.weights, order)
     partner = with_batch(base.problem, replace(batch, topk_ids=ids), weights=weights)
     prepared = session.guarded("prepare", lambda: session.backend.prepare(weights, case), None, "metamorphic")
-    _run(session, "experts relabelled", Subject(partner, prepared, base.judge))
+    _run(session, "experts relabelled", Subject(partner, prepared, base.judge, verified=base.verified))
 
 
 def sharded(session: Session) -> None:
@@ -118,7 +121,7 @@ def sharded(session: Session) -> None:
         answer = _run(session, f"EP rank {rank} of 2", subject)
         if answer is None:
             return
-        total += answer.double()
+        total += subject.judge(session.numerics(shard, None)).cut(answer).double()
         variance += subject.judge(session.numerics(shard, None)).reference.deviation.square()
     judge = base.judge(session.numerics(case, None))
     z = ((total - judge.reference.y) / variance.sqrt() * (judge.inverse > 0)).abs()
@@ -164,4 +167,4 @@ def _experts(weights: Weights, order: Tensor) -> Weights:
 def _shard(session: Session, problem: Problem) -> Subject:
     prepared = session.guarded("prepare", lambda: session.resources.prepare(session.backend, problem.case, problem.weights),
                                None, "metamorphic")
-    return Subject(problem, prepared, lambda numerics: Judge(make_reference(problem, numerics)))
+    return Subject(problem, prepared, lambda numerics: judge_of(problem, numerics))

@@ -8,7 +8,7 @@ import torch
 
 from moeguard.checks.session import Execution, Session
 from moeguard.checks.subject import Subject
-from moeguard.oracle.derive import reordered, scaled
+from moeguard.oracle.partners import reordered, scaled
 from moeguard.tensors.problem import with_batch
 
 
@@ -50,5 +50,5 @@ def _other(base: Subject) -> Subject:
     swapped = problem.batch.rows(order)
     assert swapped.topk_weights is not None
     partner = with_batch(problem, replace(swapped, topk_weights=swapped.topk_weights * 2))
-    return Subject(partner, base.prepared, lambda numerics: base.judge(numerics).partner(
-        scaled(reordered(base.judge(numerics).reference, order, partner), 2.0, partner)))
+    return Subject(partner, base.prepared, lambda numerics: scaled(reordered(base.judge(numerics), order, partner), 2.0, partner),
+                   verified=base.verified_as(lambda answer: answer[order] * 2))

@@ -24,7 +24,8 @@ from moeguard.core.finding import MEMORY_KINDS, Finding, Kind
 from moeguard.core.numerics import Numerics
 from moeguard.memory.buffers import OutputBuffer, Workspace
 from moeguard.memory.digest import Snapshot
-from moeguard.oracle.judge import Judgement
+from moeguard.oracle.judge import Judge, Judgement
+from moeguard.oracle.sampling import judge_rows, stated, suspects
 
 #: What a method of a plug-in must return, as its author writes it.
 DUE: dict[type, str] = {Support: 'mg.Support.yes() or mg.Support.no("reason")', Traits: "mg.Traits(...)",
@@ -198,9 +199,14 @@ class Session:
         if problem.valid is not None:
             answer[~problem.valid] = 0.0  # rows beyond expert_num_tokens are don't-care
         judgement = Judgement()
+        judge = None
         if refused is None and not broken:
-            judgement = subject.judge(self.numerics(problem.case, tactic)).judge(answer)
+            judge = subject.judge(self.numerics(problem.case, tactic))
+            judgement = judge.judge(answer)
         ok = not broken and (judgement.passed or self._excused(check, tactic, subject, answer, judgement))
+        if ok and judge is not None and judge.rows is not None:
+            judgement = self._outside_sample(subject, judge, judgement, answer)
+            ok = judgement.passed
         if not ok and not broken and not quiet:
             self._wrong(check, role, tactic, wrong, judgement, subject, answer)
         outcome = "refused" if refused else "ok" if ok else "finding"
@@ -348,12 +354,28 @@ class Session:
 
         return Session(self.backend, case, self.resources, scenario=self.scenario, emit=relay, entering=self.entering)
 
+    def _outside_sample(self, subject: Subject, judge: Judge, judgement: Judgement, answer: Tensor) -> Judgement:
+        """Where the oracle is sampled: rows outside of the sample that stand out, judged; of the right answer as well."""
+        self.note("sampled oracle", stated())
+        numbers = judgement.numbers | {"sampled_rows": len(judge.rows) if judge.rows is not None else 0}
+        rows, known = suspects(judge, answer, subject.verified, subject.problem.valid), subject.verified
+        if len(rows):
+            mine, *its = judge_rows(subject.problem, judge, rows, [answer] if known is None else [answer, known])
+            if its and not its[0].passed:
+                self.report("mismatch", "values", None, f"outside of the sample, {describe(its[0])}", its[0].numbers)
+            if not mine.passed:
+                return Judgement(mine.failed, mine.numbers | {"sampled_rows": numbers["sampled_rows"]})
+        if subject.verified is None:
+            subject.verified = answer
+        return replace(judgement, numbers=numbers)
+
     def _wrong(self, check: str, role: str, tactic: Hashable | None, wrong: Kind, judgement: Judgement, subject: Subject,
                answer: Tensor) -> None:
         judge = subject.judge(self.numerics(subject.problem.case, tactic))
-        share = judge.normalised(answer.double()).abs() / judge.limits.element(judge.judged)
-        numbers = dict(judgement.numbers, rules=list(judgement.failed), role=role,
-                       map=place_map(share, "largest |z| over its limit"))
+        numbers = dict(judgement.numbers, rules=list(judgement.failed), role=role)
+        if judge.rows is None:
+            share = judge.normalised(answer.double()).abs() / judge.limits.element(judge.judged)
+            numbers["map"] = place_map(share, "largest |z| over its limit")
         kind = wrong
         if wrong == "mismatch" and trait_of(self.case) is not None and self._right_with_plain_routing(tactic):
             kind = "routing_contract"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -15,10 +15,12 @@ from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
 from moeguard.memory.digest import digest
 from moeguard.oracle.judge import Judge
-from moeguard.oracle.reference import make_reference
+from moeguard.oracle.quick import QuickJudge
+from moeguard.oracle.sampling import judge_of
 from moeguard.tensors.operand import Weights
 from moeguard.tensors.problem import Problem, build_problem
-from moeguard.tensors.weights import WeightBank, weight_key
+from moeguard.tensors.resident import Resident, budget
+from moeguard.tensors.weights import WeightBank, weight_bytes, weight_key
 
 Value = TypeVar("Value")
 
@@ -28,19 +30,34 @@ _FREE_FIELDS = ("routing", "inputs", "seed")
 
 @dataclass(slots=True)
 class Subject:
-    """problem and prepared, with one judge for each set of rounding points that a tactic declares."""
+    """problem and prepared, with one judge for each set of rounding points that a tactic declares.
+
+    verified: a right answer, which others are compared with where the oracle is sampled; None before the first.
+    """
 
     problem: Problem
     prepared: Any
     make: Callable[[Numerics], Judge]
     judges: dict[Numerics, Judge] = field(default_factory=dict)
+    quick_judges: dict[Numerics, QuickJudge] = field(default_factory=dict)
     workspace_bytes: int | None = None
+    verified: torch.Tensor | None = None
+
+    def verified_as(self, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
+        """What ``change`` makes of the right answer, if there is one."""
+        return None if self.verified is None else change(self.verified)
 
     def judge(self, numerics: Numerics) -> Judge:
         """The judge for ``numerics``."""
         if numerics not in self.judges:
             self.judges[numerics] = self.make(numerics)
         return self.judges[numerics]
+
+    def quick_judge(self, numerics: Numerics) -> QuickJudge:
+        """The same for executions in a row, made once for all tactics that round alike."""
+        if numerics not in self.quick_judges:
+            self.quick_judges[numerics] = QuickJudge(self.judge(numerics))
+        return self.quick_judges[numerics]
 
 
 class Recent(Generic[Value]):
@@ -64,6 +81,35 @@ class Recent(Generic[Value]):
         self._held.clear()
 
 
+class _Prepared(NamedTuple):
+    """What a backend made of weights. bytes: of its tensors and of the weights, which it may refer to."""
+
+    value: Any
+    bytes: int
+
+    @classmethod
+    def of(cls, value: Any, weights: Weights) -> _Prepared:
+        """``value`` with its size."""
+        known = {tensor.untyped_storage().data_ptr() for tensor in weights.tensors().values()}
+        return cls(value, weight_bytes(weights) + _tensor_bytes(value, known))
+
+
+def _tensor_bytes(value: Any, known: set[int]) -> int:
+    """Bytes of the tensors in ``value`` and in what it is made of; storages of ``known``, and those met before, count once."""
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        if storage.data_ptr() in known:
+            return 0
+        known.add(storage.data_ptr())
+        return storage.nbytes()
+    if isinstance(value, Mapping):
+        return sum(_tensor_bytes(one, known) for one in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_tensor_bytes(one, known) for one in value)
+    parts = [getattr(value, name, None) for name in (*getattr(value, "__slots__", ()), *getattr(value, "__dict__", ()))]
+    return sum(_tensor_bytes(one, known) for one in parts if isinstance(one, torch.Tensor | Mapping | list | tuple))
+
+
 class Resources:
     """What outlives a scenario in one process: weight bank, prepared layouts, references of recent cases.
 
@@ -74,8 +120,8 @@ class Resources:
         kept = 8 if device == "cpu" else 3  # cases are larger there, and several workers may share a GPU
         self.device = torch.device(device)
         self.defaults = Defaults()
-        self.bank = WeightBank()
-        self._prepared: Recent[Any] = Recent(kept)
+        self.bank = WeightBank(budget(self.device))
+        self._prepared: Resident[_Prepared] = Resident(budget(self.device), lambda prepared: prepared.bytes)
         self._judges: Recent[dict[Numerics, Judge]] = Recent(kept)
         self._problems: Recent[Problem] = Recent(kept)
         self._digests: Recent[dict[str, int]] = Recent(4 * kept)
@@ -100,7 +146,12 @@ class Resources:
         data = case.model_dump(exclude=set(_FREE_FIELDS))
         data["shape"].pop("num_tokens")
         key = f"{backend.name}|{id(backend)}|{weight_key(case)}|{data}"
-        return self._prepared.get(key, lambda: backend.prepare(weights, case))
+        return self._prepared.get(key, lambda: _Prepared.of(backend.prepare(weights, case), weights)).value
+
+    def counters(self) -> dict[str, int]:
+        """Hits, misses and bytes of weight sets and of prepared layouts."""
+        return {f"{name}_{what}": value for name, store in (("weights", self.bank), ("prepared", self._prepared))
+                for what, value in store.counters().items()}
 
     def tuning_caps(self, backend: Backend, recipe: str,
                     ask: Callable[[], tuple[int, ...] | None]) -> tuple[int, ...] | None:
@@ -112,8 +163,9 @@ class Resources:
 
     def release(self) -> None:
         """Give back what can be made again, after memory ran out."""
-        for store in (self._prepared, self._problems, self._judges):
+        for store in (self._problems, self._judges):
             store.clear()
+        self._prepared.drop("")
         self.bank.clear()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -121,7 +173,7 @@ class Resources:
     def forget(self, case: Case) -> None:
         """Drop everything that holds the weights of ``case``, after a backend changed them."""
         self.bank.drop(case)
-        self._prepared.clear()
+        self._prepared.drop("")
         self._problems.clear()
         self._digests.clear()
         self._judges.clear()
@@ -136,4 +188,4 @@ def base_subject(resources: Resources, backend: Backend, case: Case) -> Subject:
     """The subject of ``case`` itself."""
     problem = resources.problem(case)
     prepared = resources.prepare(backend, case, problem.weights)
-    return Subject(problem, prepared, lambda numerics: Judge(make_reference(problem, numerics)), resources.judges(case))
+    return Subject(problem, prepared, lambda numerics: judge_of(problem, numerics), resources.judges(case))

@@ -106,6 +106,8 @@ def show(outcome: Outcome, directory: RunDirectory) -> None:
     if outcome.verdict == "inconclusive":
         for reason in outcome.reasons():
             console.print(f"  {escape(reason)}", highlight=False, soft_wrap=True)
+    if outcome.flatness.workers:
+        console.print(escape(outcome.flatness.sentence), highlight=False, soft_wrap=True)
     console.print(f"report: {escape(str(directory.path / 'report.html'))}", highlight=False, soft_wrap=True)
     if not outcome.complete:
         command = shlex.join(["moeguard", "run", "--resume", str(directory.path)])

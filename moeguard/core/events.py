@@ -127,6 +127,27 @@ class RunFinished(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage(Event):
+    """What a worker process has used since it was ready: a measurement, like a time, on which no result depends.
+
+    worker: a name of the process. seconds: on the clock; cpu_seconds: of its threads. resident: bytes of memory that the process
+    has now. gpu_allocated, gpu_reserved: bytes of its tensors and of torch's cache, None without a GPU. bank: hits, misses and
+    bytes of weight sets and prepared layouts.
+    """
+
+    name: ClassVar[str] = "usage"
+    worker: str
+    scenarios: int
+    executions: int
+    seconds: float
+    cpu_seconds: float
+    resident: int | None = None
+    gpu_allocated: int | None = None
+    gpu_reserved: int | None = None
+    bank: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Relaunched(Event):
     """The process or node that ran the scenario was taken away from outside: it begins again, what it sent so far is void.
 
@@ -138,7 +159,7 @@ class Relaunched(Event):
 
 
 EVENTS: dict[str, type[Event]] = {
-    kind.name: kind for kind in (ScenarioStarted, Executed, Found, Noted, Swept, ScenarioFinished, RunFinished)
+    kind.name: kind for kind in (ScenarioStarted, Executed, Found, Noted, Swept, ScenarioFinished, RunFinished, Usage)
 }
 
 

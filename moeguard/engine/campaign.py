@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from moeguard.backends import registry
 from moeguard.core.case import Case
-from moeguard.core.events import Event, Found, Noted, Relaunched, RunFinished, ScenarioFinished, ScenarioStarted
+from moeguard.core.events import Event, Found, Noted, Relaunched, RunFinished, ScenarioFinished, ScenarioStarted, Usage
 from moeguard.core.finding import Finding
 from moeguard.engine.feedback import SUSPEND_AFTER, Feedback
 from moeguard.engine.journal import Journal
@@ -173,6 +173,9 @@ class Campaign:
             match event:
                 case Relaunched():
                     self._start(entries[job.scenario])
+                    continue
+                case Usage():
+                    self._emit(event)
                     continue
                 case Found():
                     event = replace(event, finding=self._standing.mark(Finding.model_validate(event.finding)).to_data())

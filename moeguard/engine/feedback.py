@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
-from moeguard.core.events import Event, Executed, Found, ScenarioFinished, ScenarioStarted
+from moeguard.core.case import Case
+from moeguard.core.events import Event, Executed, Found, Noted, ScenarioFinished, ScenarioStarted
 from moeguard.core.finding import Finding
 from moeguard.core.tokens import token_bucket
+from moeguard.engine.margins import margins
 from moeguard.engine.options import Options
 from moeguard.fuzz.profiles import profile
 from moeguard.fuzz.steering import Focus
@@ -25,6 +29,18 @@ NEAR = 8
 #: Scenarios after which a stratum that gave no verdict is given up.
 BARREN = 8
 LOST = ("crash", "hang")
+#: Checks that execute the case itself: their margins are targets.
+TARGETED = frozenset({"values", "memory", "repeat", "tactics"})
+#: Targets near which a round looks, those nearest to a limit first, and rounds after which one that is not surpassed is left.
+TARGETS, STALE = 8, 8
+
+
+class _Target(NamedTuple):
+    """The share of a limit that a right answer took, the round in which it did, and its case as JSON data."""
+
+    share: float
+    round: int
+    case: dict[str, Any]
 
 
 class Feedback:
@@ -38,6 +54,8 @@ class Feedback:
         self._handled: set[str] = set()
         self._tried: Counter[tuple[str, str, int]] = Counter()
         self._covered: dict[tuple[str, str], dict[str | None, Counter[int]]] = {}
+        self._round = 0
+        self._nearest: dict[tuple[str, str, str], _Target] = {}
 
     def may_launch(self, backend: str, scenario: int, finished: Mapping[int, ScenarioFinished]) -> bool:
         """Whether ``scenario`` comes before the suspension of ``backend``, as far as the ``finished`` ones of the round show."""
@@ -60,10 +78,12 @@ class Feedback:
 
     def close(self, scenarios: Mapping[int, Sequence[Event]]) -> None:
         """Take over the events of a round that has ended, by scenario."""
+        self._round += 1
         for number in sorted(scenarios):
             started: ScenarioStarted | None = None
             verdicts: set[str | None] = set()
-            whole = False
+            shares: dict[str, float] = {}
+            whole, steady = False, True
             for event in scenarios[number]:
                 match event:
                     case ScenarioStarted():
@@ -73,10 +93,17 @@ class Feedback:
                         self._fresh.setdefault(finding.fingerprint, (number, finding))
                     case Executed(outcome="ok" | "finding") if event.check != "tuned":  # its tactic is a matter of times
                         verdicts.add(event.tactic)
+                        if event.outcome == "ok" and event.check in TARGETED:
+                            for rule, share in margins(event.numbers).items():
+                                shares[rule] = max(share, shares.get(rule, 0.0))
+                    case Noted(what="determinism"):  # its errors are a matter of chance
+                        steady = False
                     case ScenarioFinished(status="clean" | "findings"):
                         whole = True
             if started is not None and whole:
                 self._count(started, verdicts)
+                if steady:
+                    self._aim(started, shares)
 
     def to_shrink(self) -> list[tuple[int, Finding]]:
         """The findings that this round shrinks, with the scenario of each: they count as handled from now on.
@@ -95,7 +122,21 @@ class Feedback:
                          key=lambda pair: pair[0])
         recipes = sorted({recipe for _, recipe in self._covered})
         return Focus({recipe: self._scarce(recipe) for recipe in recipes},
-                     tuple(dict.fromkeys(case for _, case in failing[-NEAR:])))
+                     tuple(dict.fromkeys(case for _, case in failing[-NEAR:])), self._targets())
+
+    def _aim(self, started: ScenarioStarted, shares: Mapping[str, float]) -> None:
+        """Remember the case for each rule of its cell to whose limit none came nearer."""
+        for rule, share in shares.items():
+            place = started.backend, started.recipe, rule
+            if place not in self._nearest or share > self._nearest[place].share:
+                self._nearest[place] = _Target(share, self._round, started.case)
+
+    def _targets(self) -> tuple[Case, ...]:
+        """Cases of the targets that still move, those nearest to a limit first."""
+        moving = sorted((-target.round, -target.share, place) for place, target in self._nearest.items()
+                        if target.round > self._round - STALE and place[0] not in self.suspended)
+        cases = (Case.model_validate(self._nearest[place].case) for *_, place in moving)
+        return tuple(islice(dict.fromkeys(cases), TARGETS))
 
     def _count(self, started: ScenarioStarted, verdicts: set[str | None]) -> None:
         bucket = token_bucket(int(started.case["shape"]["num_tokens"]))

@@ -11,13 +11,16 @@ import threading
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moeguard.checks.lost_device import DEVICE_LOST, device_lost
 from moeguard.checks.session import Calling
 from moeguard.core.case import Case
 from moeguard.core.events import Event, ScenarioFinished
 from moeguard.engine.probe import end_with_parent
+
+if TYPE_CHECKING:
+    from moeguard.engine.meter import Meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ def main(connection: Connection, settings: Settings) -> None:
             torch.set_num_threads(1)
         from moeguard.backends import registry
         from moeguard.checks.subject import Resources
+        from moeguard.engine.meter import Meter
         from moeguard.engine.scenario import run_scenario
 
         for plugin in settings.plugins:
@@ -82,7 +86,7 @@ def main(connection: Connection, settings: Settings) -> None:
             for kind in (*MUTANTS, *HEALTHY):
                 registry.register(kind())
         resources = Resources(settings.device)
-        link = _Link(connection, settings.device)
+        link = _Link(connection, settings.device, Meter(settings.device, resources))
         connection.send("ready")
         while True:
             job: Job = connection.recv()
@@ -101,15 +105,16 @@ def main(connection: Connection, settings: Settings) -> None:
 class _Link:
     """The way to the parent. A process that a backend forked is not the worker, and ends here."""
 
-    def __init__(self, connection: Connection, device: str) -> None:
-        self._connection, self._process, self._device = connection, os.getpid(), device
+    def __init__(self, connection: Connection, device: str, meter: Meter) -> None:
+        self._connection, self._process, self._device, self._meter = connection, os.getpid(), device, meter
 
     def send(self, event: Event) -> None:
         """Pass an event on. A worker that has lost its device ends instead of ending its job, so that no other is blamed."""
         self._mine()
         if isinstance(event, ScenarioFinished) and device_lost(self._device):
             os._exit(DEVICE_LOST)
-        self._connection.send(event)
+        for one in self._meter.with_usage(event):
+            self._connection.send(one)
 
     def entering(self, call: Calling | None) -> None:
         """Tell which call into the backend is under way."""

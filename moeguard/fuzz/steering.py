@@ -1,4 +1,5 @@
-"""Steering: a fixed share of a round goes to what earlier rounds have left thin, and to what lies near their findings.
+"""Steering: a fixed share of a round goes to what earlier rounds have left thin, to what lies near their findings, and to
+what lies near right answers that came near a limit.
 
 The rest of the round stays as it was drawn, so that a campaign never narrows to what it knows. The result depends on the
 arguments alone.
@@ -19,8 +20,8 @@ from moeguard.core.recipe import RECIPES
 from moeguard.fuzz.generation import distinct
 from moeguard.fuzz.profiles import Profile, cost
 
-#: Of every EIGHTH cases one gets a token count with little evidence, and another becomes the neighbour of a finding.
-EIGHTH, SCARCE_SLOT, NEAR_SLOT = 8, 3, 7
+#: Of every EIGHTH cases one gets a token count with little evidence, two become neighbours of targets, and one that of a finding.
+EIGHTH, SCARCE_SLOT, TARGET_SLOTS, NEAR_SLOT = 8, 3, (1, 5), 7
 #: The scarcest token buckets of a recipe, between which its slots rotate.
 SCARCEST = 4
 
@@ -29,10 +30,14 @@ Changes = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Focus:
-    """What earlier rounds ask for. scarce: token buckets by recipe, least evidence first. near: cases of findings."""
+    """What earlier rounds ask for. scarce: token buckets by recipe, least evidence first. near: cases of findings.
+
+    targets: cases with large but legal errors, the largest first.
+    """
 
     scarce: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     near: tuple[Case, ...] = ()
+    targets: tuple[Case, ...] = ()
 
 
 def steer(cases: Sequence[Case], focus: Focus, profile: Profile, seed: int, round_number: int) -> tuple[Case, ...]:
@@ -40,12 +45,15 @@ def steer(cases: Sequence[Case], focus: Focus, profile: Profile, seed: int, roun
     digest = hashlib.sha256(f"moeguard|steer|{profile.name}|{seed}|{round_number}".encode()).digest()
     source = random.Random(int.from_bytes(digest[:16], "big"))
     steered = list(cases)
-    turns = dict.fromkeys(focus.scarce, 0)
+    turns, aimed = dict.fromkeys(focus.scarce, 0), 0
     for place, case in enumerate(cases):
         buckets = focus.scarce.get(case.recipe, ())[:SCARCEST]
         if place % EIGHTH == SCARCE_SLOT and buckets:
             steered[place] = _with_tokens(case, buckets[turns[case.recipe] % len(buckets)], profile, source)
             turns[case.recipe] += 1
+        elif place % EIGHTH in TARGET_SLOTS and focus.targets:
+            steered[place] = neighbour(focus.targets[aimed % len(focus.targets)], cases, profile, source)
+            aimed += 1
         elif place % EIGHTH == NEAR_SLOT and focus.near:
             steered[place] = neighbour(focus.near[place // EIGHTH % len(focus.near)], cases, profile, source)
     return distinct(steered)

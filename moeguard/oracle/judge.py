@@ -54,16 +54,19 @@ class Judgement:
 
 
 class Judge:
-    """Judges answers against one reference; what is shared by its answers (limits, twins) is computed once."""
+    """Judges answers against one reference; what is shared by its answers (limits, twins) is computed once.
 
-    def __init__(self, reference: Reference, limits: Limits | None = None) -> None:
-        self.reference = reference
+    rows: the rows of an answer that the reference holds, int64 [n] ascending; None when it holds all.
+    """
+
+    def __init__(self, reference: Reference, limits: Limits | None = None, rows: Tensor | None = None) -> None:
+        self.reference, self.rows = reference, rows
         self.limits = limits or Limits()
         self._twins: dict[int, np.ndarray[Any, np.dtype[np.float64]]] = {}
 
-    def partner(self, reference: Reference) -> Judge:
+    def partner(self, reference: Reference, rows: Tensor | None = None) -> Judge:
         """The judge of a partner problem whose healthy errors are the same up to order and a power of two."""
-        judge = Judge(reference, self.limits)
+        judge = Judge(reference, self.limits, rows)
         judge._twins = self._twins
         return judge
 
@@ -104,12 +107,17 @@ class Judge:
             self._twins[count] = np.asarray(energies) / max(self.judged, 1)
         return self._twins[count]
 
+    def cut(self, answer: Tensor) -> Tensor:
+        """The rows of ``answer`` [T, H] (or any shape with as many rows of H) that the reference holds."""
+        answer = answer.reshape(-1, self.reference.y.shape[1])
+        return answer if self.rows is None else answer[self.rows]
+
     def judge(self, answer: Tensor) -> Judgement:
         """Judge ``answer`` [T, H] (or any shape with as many rows of H) in the output dtype."""
         reference = self.reference
         if self.judged == 0:
             return Judgement(numbers={"elements": 0})
-        y = answer.reshape(reference.y.shape).double()
+        y = self.cut(answer).double()
         z = (y - reference.y) * self.inverse
         if not bool(torch.isfinite(z).all()):
             broken = ~torch.isfinite(y) & (self.inverse > 0)
@@ -126,7 +134,7 @@ class Judge:
         mean = float(energy.sum()) / self.judged
         tau = self.limits.element(self.judged)
         numbers: dict[str, Any] = {
-            "elements": self.judged, "max_z": abs(biggest), "max_z_row": row, "max_z_column": column, "tau": tau,
+            "elements": self.judged, "max_z": abs(biggest), "max_z_row": self._row(row), "max_z_column": column, "tau": tau,
             "rms_z": math.sqrt(mean), "got": float(y[row, column]), "wanted": float(reference.y[row, column])}
         failed = ["element"] if abs(biggest) > tau else []
         failed += self._blocks(energy, numbers)
@@ -142,7 +150,7 @@ class Judge:
 
     def confirms(self, answer: Tensor, judgement: Judgement) -> bool:
         """Whether a soft exceedance stands against CONFIRMING_TWINS twins of this very problem."""
-        z = self.normalised(answer.reshape(self.reference.y.shape).double())
+        z = self.normalised(self.cut(answer).double())
         energy, gain = z.square(), self.gain.measure(z)
         gains = torch.zeros_like(gain.value)
         rules = [rule for rule in RULES if rule in judgement.failed]
@@ -174,12 +182,12 @@ class Judge:
         A kernel that keeps more bits than its recipe asks for is not wrong; what it declares is.
         """
         for numerics in self.reference.numerics.finer_variants():
-            if Judge(make_reference(self.reference.problem, numerics), self.limits).judge(answer).passed:
+            if Judge(make_reference(self.reference.problem, numerics), self.limits, self.rows).judge(answer).passed:
                 return numerics
         return None
 
     def normalised(self, answer: Tensor) -> Tensor:
-        """(answer - y*) / S where judged, else 0."""
+        """(answer - y*) / S where judged, else 0, for an answer that is ``cut``."""
         return torch.where(self.inverse > 0, (answer - self.reference.y) * self.inverse, 0.0)
 
     def _blocks(self, energy: Tensor, numbers: dict[str, Any]) -> list[str]:
@@ -219,10 +227,15 @@ class Judge:
 
     def _name(self, rule: str, index: int) -> Any:
         if rule == "tile":
-            return list(divmod(index, self.plan.tile_columns))
+            row, column = divmod(index, self.plan.tile_columns)
+            return [self._row(row * self.limits.tile) // self.limits.tile, column]
         if rule == "expert":
             return int(self.plan.experts[index]) + self.reference.problem.case.first_expert
-        return index
+        return self._row(index) if rule == "row" else index
+
+    def _row(self, index: int) -> int:
+        """The row of the answer that is row ``index`` of the reference; of a tile of sampled rows it is the first."""
+        return index if self.rows is None else int(self.rows[index])
 
     def _ratio(self, mean: float, numbers: dict[str, Any]) -> bool:
         count = few_twins(self.reference.y.shape[0])
@@ -248,8 +261,8 @@ class Judge:
 
     def _first_of(self, wrong: Tensor) -> dict[str, Any]:
         """The place of the first element of ``wrong`` (bool [T, H]), which proves the answer wrong."""
-        row, column = divmod(int(wrong.reshape(-1).double().argmax()), wrong.shape[1])
-        tile = self.limits.tile
+        index, column = divmod(int(wrong.reshape(-1).double().argmax()), wrong.shape[1])
+        row, tile = self._row(index), self.limits.tile
         return {"worst_row": row, "worst_column": column, "worst_tile": [row // tile, column // tile],
                 "worst_expert": self._expert_of(wrong), "label": "proven"}
 
@@ -267,7 +280,7 @@ class Judge:
         if not numbers["differing"]:
             return Judgement((), numbers)
         numbers |= self._first_of(wrong)
-        row, column = numbers["worst_row"], numbers["worst_column"]
-        numbers |= {"got": float(y[row, column]), "wanted": float(wanted[row, column]),
+        index, column = divmod(int(wrong.reshape(-1).double().argmax()), wrong.shape[1])
+        numbers |= {"got": float(y[index, column]), "wanted": float(wanted[index, column]),
                     "decoded": decode(self.reference, y, wrong)}
         return Judgement(("exact",), numbers)

@@ -23,11 +23,13 @@ class QuickJudge:
     """Measures answers against one reference.
 
     y float32 [T, H]: the reference, rounded to the output where the answer is ``exact``. weight float32 [T, H]: 1/S where the
-    answer is judged, else 0. energy: by rule, the sum of z^2 that each block may have, float32; infinite where there is no limit.
+    answer is judged, else 0. Where the judge is ``sampled``, both hold its rows alone. energy: by rule, the sum of z^2 that each
+    block may have, float32; infinite where there is no limit.
     """
 
     def __init__(self, judge: Judge) -> None:
         reference, self.plan = judge.reference, judge.plan
+        self.cut, self.sampled = judge.cut, judge.rows is not None
         self.exact = reference.exact
         self.tau = judge.limits.element(judge.judged)
         self.y = (round_to(reference.y, reference.output.name) if self.exact else reference.y).float()
@@ -45,7 +47,7 @@ class QuickJudge:
         ``finite``: twice the number of judged elements that are not finite. A case with an exact answer has ``element`` alone:
         twice the number of elements that differ.
         """
-        y = answer.reshape(self.y.shape).float()
+        y = self.cut(answer).float()
         judged, finite = self.weight > 0, torch.isfinite(y)
         broken = 2 * (judged & ~finite).sum(dtype=torch.float32)
         if self.exact:

@@ -1,19 +1,89 @@
-"""A sampled oracle for large batches: some token rows, all columns.
+"""A sampled oracle for large batches: some token rows, all columns; and rows outside of the sample that stand out.
 
-With n rows drawn at random, a defect on a share f of the rows is missed with probability at most (1 - f)**n.
+With n rows drawn at random, a defect on a share f of the rows is missed with probability at most (1 - f)**n. A defect of one
+execution alone is found among all rows: what differs most from another execution, or is not finite, goes to the oracle too.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from moeguard.core.numerics import Numerics
+from moeguard.oracle.judge import Judge, Judgement
+from moeguard.oracle.limits import Limits
+from moeguard.oracle.reference import make_reference
 from moeguard.tensors.counter import Stream
 from moeguard.tensors.operand import Batch
 from moeguard.tensors.problem import Problem
 
 #: Rows of a batch from which on the oracle is sampled, and rows that are then drawn.
 SAMPLED_FROM, SAMPLE_ROWS = 2048, 512
+#: Rows outside of the sample that one execution may send to the oracle.
+SUSPECTS = 32
+#: Rules that such a row is judged by. They stood out among all rows, so rules about many rows would be biased.
+_ROW_RULES = ("finite", "element", "exact", "row")
+
+
+def judge_of(problem: Problem, numerics: Numerics) -> Judge:
+    """The judge of ``problem``: of every row, or from SAMPLED_FROM rows on of SAMPLE_ROWS of them."""
+    if problem.flat_ids.shape[0] < SAMPLED_FROM:
+        return Judge(make_reference(problem, numerics))
+    rows = choose_rows(problem)
+    return Judge(make_reference(sampled(problem, rows), numerics), rows=rows)
+
+
+def stated(rows: int = SAMPLE_ROWS, confidence: float = 0.99) -> str:
+    """What a sample of ``rows`` rows can miss, in one sentence."""
+    return (f"of batches of {SAMPLED_FROM:,} rows and more {rows} are judged against the oracle: a defect on a share f of the "
+            f"rows is missed with probability (1 - f)^{rows}, one on {100 * detectable_share(rows, confidence):.2g} % of them is "
+            f"seen with {100 * confidence:.0f} %; the others are checked for unwritten and not finite values, and against "
+            "another execution")
+
+
+def suspects(judge: Judge, answer: Tensor, verified: Tensor | None, valid: Tensor | None) -> Tensor:
+    """Rows outside of the sample, int64 [n <= SUSPECTS] ascending, of ``answer`` [T, H] that the oracle should see.
+
+    First those that are not finite, then those that differ from ``verified``, another answer to the same batch, by more of their
+    size than every sampled row does, the largest first: by the worst element and by the whole row, in turns.
+    """
+    assert judge.rows is not None
+    value = answer.float()
+    finite = torch.isfinite(value).all(1)
+    orders = [~finite]
+    if verified is not None:
+        other = verified.float()
+        size = other.square().mean(1).sqrt().nan_to_num(posinf=0.0).clamp_min(1e-30)
+        difference = (value - other).abs().nan_to_num(posinf=0.0)
+        for distance in (difference.amax(1) / size, difference.square().mean(1).sqrt() / size):
+            orders.append(torch.where(distance > distance[judge.rows].max(), distance, 0.0))
+    outside = torch.ones_like(finite) if valid is None else valid.clone()
+    outside[judge.rows] = False
+    chosen: dict[int, None] = {}
+    for order in orders:
+        weight = torch.where(outside, order.double(), 0.0)
+        top = weight.topk(min(SUSPECTS // len(orders), len(weight)))
+        chosen |= dict.fromkeys(top.indices[top.values > 0].tolist())
+    return torch.tensor(sorted(chosen), dtype=torch.int64, device=answer.device)
+
+
+def judge_rows(problem: Problem, judge: Judge, rows: Tensor, answers: list[Tensor]) -> list[Judgement]:
+    """What the oracle says of each of ``answers`` [T, H] in ``rows`` alone; a row that is soft must stand against more twins.
+
+    Levels are those of all rows: a row that was chosen because it stands out is one of them.
+    """
+    share = len(rows) / problem.flat_ids.shape[0]
+    limits: Limits = replace(judge.limits, alpha=judge.limits.alpha * share, first_look=judge.limits.first_look * share)
+    close = Judge(make_reference(sampled(problem, rows), judge.reference.numerics), limits, rows)
+    judgements = []
+    for answer in answers:
+        judgement = close.judge(answer)
+        failed = tuple(rule for rule in judgement.failed if rule in _ROW_RULES)
+        only = Judgement(failed, judgement.numbers)
+        judgements.append(Judgement((), judgement.numbers) if only.soft and not close.confirms(answer, only) else only)
+    return judgements
 
 
 def choose_rows(problem: Problem, count: int = SAMPLE_ROWS) -> Tensor:
@@ -41,6 +111,11 @@ def sampled(problem: Problem, rows: Tensor) -> Problem:
     logits = problem.batch.router_logits
     batch = Batch(x, ids, weights, None if logits is None else logits[rows])
     return Problem(problem.case, problem.weights, batch, x, ids, weights, None if problem.valid is None else problem.valid[rows])
+
+
+def detectable_share(rows: int, confidence: float) -> float:
+    """Smallest share of the rows on which a defect is seen with ``confidence`` among ``rows`` sampled ones."""
+    return float(1.0 - (1.0 - confidence) ** (1.0 / rows))
 
 
 def detection_probability(share: float, rows: int) -> float:

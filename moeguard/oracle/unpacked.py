@@ -13,7 +13,7 @@ from torch import Tensor
 from moeguard.tensors.operand import Operand
 
 #: Bytes of float64 that one operand, and all kept operands together, may take.
-LARGEST, CAPACITY = 128 << 20, 512 << 20
+LARGEST, CAPACITY = 128 << 20, 128 << 20
 
 
 class Unpacked:
@@ -33,11 +33,6 @@ class Unpacked:
         return (self._data() is weight.data and scale is weight.scale and whole is weight.global_scale
                 and self._version == weight.data._version)
 
-    @property
-    def dead(self) -> bool:
-        """Whether the stored tensor is gone."""
-        return self._data() is None
-
     @cached_property
     def row_norm(self) -> Tensor:
         """Root of the summed squares of each row, [E, N]."""
@@ -49,21 +44,39 @@ class Unpacked:
         return self.value.square().sum(1)
 
 
-_KEPT: OrderedDict[int, Unpacked] = OrderedDict()
+class _Kept:
+    """Unpacked operands by the identity of their data, least recently used first out. They end with their operand."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[int, Unpacked] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, weight: Operand) -> Unpacked:
+        """``weight`` unpacked, kept for the next call."""
+        key = id(weight.data)
+        held = self._held.get(key)
+        if held is None or not held.of(weight):
+            self._remove(key)
+            held = self._held[key] = Unpacked(weight)
+            self._bytes += held.value.nbytes
+            weakref.finalize(weight.data, self._ended, key, weakref.ref(held)).atexit = False
+        self._held.move_to_end(key)
+        while len(self._held) > 1 and self._bytes > CAPACITY:
+            self._remove(next(iter(self._held)))
+        return held
+
+    def _ended(self, key: int, held: weakref.ref[Unpacked]) -> None:
+        if key in self._held and self._held[key] is held():
+            self._remove(key)
+
+    def _remove(self, key: int) -> None:
+        held = self._held.pop(key, None)
+        self._bytes -= 0 if held is None else held.value.nbytes
+
+
+_KEPT = _Kept()
 
 
 def unpacked(weight: Operand) -> Unpacked | None:
     """``weight`` in float64, kept for the next call; None when it is larger than LARGEST."""
-    size = math.prod(weight.shape) * 8
-    if size > LARGEST:
-        return None
-    key = id(weight.data)
-    held = _KEPT.get(key)
-    if held is None or not held.of(weight):
-        held = _KEPT[key] = Unpacked(weight)
-    _KEPT.move_to_end(key)
-    for other in [other for other, kept in _KEPT.items() if kept.dead]:
-        del _KEPT[other]
-    while len(_KEPT) > 1 and sum(kept.value.numel() * 8 for kept in _KEPT.values()) > CAPACITY:
-        _KEPT.popitem(last=False)
-    return held
+    return _KEPT.get(weight) if math.prod(weight.shape) * 8 <= LARGEST else None

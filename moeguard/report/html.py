@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from moeguard.core.events import Event
 from moeguard.core.finding import Finding
-from moeguard.report import coverage, frames, glossary, known, numbers, placemap, plots, sweep
+from moeguard.report import coverage, flatness, frames, glossary, known, numbers, placemap, plots, sweep
 from moeguard.report.markdown import drawn, versions
 from moeguard.report.outcome import Outcome
 from moeguard.report.text import count, duration, line, number, printable, yes_no
@@ -57,6 +57,9 @@ def render(outcome: Outcome, events: Iterable[Event], run_dir: str, frame: pd.Da
         tactics=coverage.tactic_table(events),
         tuned=coverage.tuned_rows(outcome.cells),
         axes=coverage.strata(events),
+        flatness=outcome.flatness if outcome.flatness.workers else None,
+        flatness_header=flatness.HEADER,
+        usage_plot=plots.usage(outcome.flatness),
         outcomes=_outcomes(outcome),
         glossary={
             "Words": glossary.WORDS,

@@ -52,6 +52,8 @@ def _ran(outcome: Outcome) -> str:
                                                                  environment.get("gpu")) if part))),
         ("versions", versions(environment)),
     ]
+    if outcome.flatness.workers:
+        rows.append(("cost and memory", outcome.flatness.sentence))
     return "## What ran\n\n" + _table(("", ""), rows)
 
 

@@ -18,12 +18,13 @@ _PLAIN = {
     "nonfinite": "elements not finite", "unwritten": "elements never written", "differing": "elements that differ",
     "rms_z": "rms of z", "rows": "rows", "columns": "columns", "relation": "relation",
     "requested": "tactic asked for", "executed": "tactic that ran", "returned": "returned", "changed": "changed",
-    "exact": "exact operands", "elements": "elements", "twins": "number of twins", "twin_rms": "rms of z of the worst twin",
+    "exact": "exact operands", "elements": "elements", "sampled_rows": "rows that the oracle judged", "twins": "number of twins",
+    "twin_rms": "rms of z of the worst twin",
     "rules": "rules that failed", "guilty": "guilty case", "predecessors": "cases that must run before it",
     "victim": "case at which the process ends", "launched": "last cases of the process",
 }
 #: Keys without which a summary is complete.
-_DETAILS = {"elements", "twins", "twin_rms", "exact", "rules", "tile of first", "launched"}
+_DETAILS = {"elements", "sampled_rows", "twins", "twin_rms", "exact", "rules", "tile of first", "launched"}
 
 
 def labelled(numbers: Mapping[str, Any], *, brief: bool = False) -> list[Entry]:

@@ -15,7 +15,7 @@ from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Event, Found
 from moeguard.core.finding import KINDS, Finding
 from moeguard.ledger.standing import Standing
-from moeguard.report import evidence, known, replay, sweep
+from moeguard.report import evidence, flatness, known, replay, sweep
 from moeguard.report.history import History, gather
 from moeguard.report.text import count, line
 
@@ -34,7 +34,7 @@ class Outcome:
     that every backend refused. seconds: first launch to last verdict. findings: one for each fingerprint.
     hits: how often each fingerprint was seen. cells, not_verified: JSON objects, see moeguard.report.evidence.
     tactics: rows of a sweep, see moeguard.report.sweep; None when the run is none.
-    standing: what the ledger said when the run was started.
+    standing: what the ledger said when the run was started. flatness: whether cost and memory of the workers stayed flat.
     complete: the run came to its own end. interrupted: it was ended by Ctrl-C and not resumed to its end.
     """
 
@@ -52,6 +52,7 @@ class Outcome:
     complete: bool
     interrupted: bool
     standing: Standing
+    flatness: flatness.Flatness
 
     @property
     def options(self) -> dict[str, Any]:
@@ -148,7 +149,8 @@ class Outcome:
         }
 
     def to_data(self, run_dir: str) -> dict[str, Any]:
-        """The JSON object of ``moeguard run --json``; a sweep adds ``tactics``, entries about its backends ``ledger``.
+        """The JSON object of ``moeguard run --json``; a sweep adds ``tactics``, entries about its backends ``ledger``,
+        workers that lived long enough ``flatness``.
 
         run_dir: the run directory as the reader can reach it.
         """
@@ -162,12 +164,14 @@ class Outcome:
             "cells": list(self.cells),
             "not_verified": list(self.not_verified),
             **({} if self.tactics is None else {"tactics": list(self.tactics)}),
+            **({"flatness": self.flatness.to_data()} if self.flatness.workers else {}),
             **({"ledger": known.to_data(self.standing, self.findings)} if self.standing.entries else {}),
         }
 
 
 def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
     """The outcome of the events of one run. Raises RunDirectoryError on events that no run can have written."""
+    events = list(events)
     history = gather(events)
     findings, hits = _findings(history)
     cells = evidence.cells(manifest, history, findings)
@@ -199,6 +203,7 @@ def fold(manifest: dict[str, Any], events: Iterable[Event]) -> Outcome:
         complete=history.complete,
         interrupted=bool(history.endings) and not history.complete,
         standing=Standing.from_data(manifest.get("ledger")),
+        flatness=flatness.judge(events),
     )
 
 

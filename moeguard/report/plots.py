@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from moeguard.core.tokens import token_bucket
 from moeguard.report.coverage import buckets_between
+from moeguard.report.flatness import MIB, Flatness, costs
 from moeguard.report.text import line
 
 if TYPE_CHECKING:
@@ -95,6 +96,28 @@ def tokens(frame: pd.DataFrame) -> str:
         axes.set_xlabel("tokens in the batch", color=MUTED)
         axes.set_ylabel("executions", color=MUTED)
         return _svg(figure, "tokens", "Executions by number of tokens")
+
+
+def usage(flatness: Flatness) -> str:
+    """SVG text: memory, and cost per execution, of each worker over its life; empty if none lived long enough."""
+    if not flatness.workers:
+        return ""
+    with _style("usage"):
+        figure = _figure(2.6)
+        memory, cost = figure.subplots(1, 2)
+        for worker in flatness.workers:
+            minutes = [point.seconds / 60 for point in worker.points]
+            memory.plot(minutes, [(point.resident or 0) / MIB for point in worker.points], color=WITHIN, linewidth=1)
+            if any(point.gpu_reserved for point in worker.points):
+                memory.plot(minutes, [(point.gpu_reserved or 0) / MIB for point in worker.points], color=BEYOND, linewidth=1)
+            spent = costs(worker.points)
+            cost.plot([seconds / 60 for seconds, _ in spent], [each for _, each in spent], color=WITHIN, linewidth=1)
+        memory.set_title("memory, MiB (orange: reserved on the GPU)", loc="left", color=INK, fontsize=10)
+        cost.set_title("cost per execution, ms", loc="left", color=INK, fontsize=10)
+        for axes in (memory, cost):
+            axes.set_ylim(bottom=0)
+            axes.set_xlabel("minutes of the worker", color=MUTED)
+        return _svg(figure, "usage", "Memory and cost per execution of the workers over time")
 
 
 def _figure(height: float) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -127,6 +127,19 @@ class Weights:
     down_bias: Operand | None = None
     intermediate_scale: Tensor | None = None
     input_scale: Tensor | None = None
+
+    def shard(self, first: int, count: int) -> Weights:
+        """Copies of ``count`` experts from ``first`` on: a rank's own tensors, aligned as any other."""
+        def part(operand: Operand | None) -> Operand | None:
+            if operand is None:
+                return None
+            mine = operand.experts(slice(first, first + count))
+            return replace(mine, data=mine.data.clone(), scale=None if mine.scale is None else mine.scale.clone())
+
+        gate, down = part(self.gate), part(self.down)
+        assert gate is not None and down is not None
+        return replace(self, gate=gate, up=part(self.up), down=down, gate_bias=part(self.gate_bias), up_bias=part(self.up_bias),
+                       down_bias=part(self.down_bias))
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by a dotted name."""

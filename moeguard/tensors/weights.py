@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import torch
 from torch import Tensor
 
@@ -14,6 +12,7 @@ from moeguard.quant.formats import FORMATS, encode
 from moeguard.tensors import exact, grouped
 from moeguard.tensors.counter import NORMAL_BOUND, Stream
 from moeguard.tensors.operand import Operand, Weights
+from moeguard.tensors.resident import CPU_BYTES, Resident
 from moeguard.tensors.scaling import largest_up, magnitudes
 
 #: Number of weight sets per shape family; scenarios that differ in inputs only share one.
@@ -41,33 +40,40 @@ def weight_key(case: Case) -> str:
 
 
 class WeightBank:
-    """Canonical weights by key, least recently used first out, bounded in bytes."""
+    """Canonical weights by key, least recently used first out, within a budget of bytes."""
 
-    def __init__(self, capacity_bytes: int = 2 << 30) -> None:
-        self._capacity = capacity_bytes
-        self._held: OrderedDict[tuple[object, ...], Weights] = OrderedDict()
+    def __init__(self, capacity_bytes: int = CPU_BYTES) -> None:
+        self._held: Resident[Weights] = Resident(capacity_bytes, weight_bytes)
 
     def get(self, case: Case, device: torch.device | str = "cpu") -> Weights:
         """Weights of ``case`` on ``device``; read-only, shared by every caller."""
-        key = (weight_key(case), case.parallel.ep_size, case.parallel.ep_rank, case.parallel.tp_size,
-               case.parallel.tp_rank, str(device))
-        if key in self._held:
-            self._held.move_to_end(key)
-            return self._held[key]
-        weights = make_weights(case, device)
-        self._held[key] = weights
-        while len(self._held) > 1 and sum(map(_bytes, self._held.values())) > self._capacity:
-            self._held.popitem(last=False)
-        return weights
+        return self._held.get(_held_key(case, device), lambda: self._make(case, device))
 
     def clear(self) -> None:
         """Forget everything."""
-        self._held.clear()
+        self._held.drop("")
 
     def drop(self, case: Case) -> None:
         """Forget every entry with the content of ``case`` (a backend changed it)."""
-        for key in [key for key in self._held if key[0] == weight_key(case)]:
-            del self._held[key]
+        self._held.drop(f"{weight_key(case)}|shard ")
+
+    def counters(self) -> dict[str, int]:
+        """Hits, misses and bytes held."""
+        return self._held.counters()
+
+    def _make(self, case: Case, device: torch.device | str) -> Weights:
+        """Made from the case, or for an EP rank copied from the whole layer where that is held."""
+        if case.parallel.ep_size > 1:
+            whole = self._held.peek(_held_key(case.with_(parallel={"ep_size": 1, "ep_rank": 0}), device))
+            if whole is not None:
+                return whole.shard(case.first_expert, case.experts_local)
+        return make_weights(case, device)
+
+
+def _held_key(case: Case, device: torch.device | str) -> str:
+    parallel = case.parallel
+    return (f"{weight_key(case)}|shard {parallel.ep_size}.{parallel.ep_rank}.{parallel.tp_size}.{parallel.tp_rank}"
+            f"|{torch.device(device)}")
 
 
 def make_weights(case: Case, device: torch.device | str = "cpu") -> Weights:
@@ -156,5 +162,6 @@ def _power_of_two(factor: Tensor) -> Tensor:
     return torch.ldexp(torch.full_like(mantissa, 0.5), exponent).where(factor != 0, torch.zeros_like(factor))
 
 
-def _bytes(weights: Weights) -> int:
+def weight_bytes(weights: Weights) -> int:
+    """Bytes of all tensors of ``weights``."""
     return sum(tensor.numel() * tensor.element_size() for tensor in weights.tensors().values())

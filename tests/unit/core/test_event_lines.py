@@ -16,6 +16,7 @@ from moeguard.core.events import (
     ScenarioFinished,
     ScenarioStarted,
     Swept,
+    Usage,
     parse,
 )
 
@@ -26,6 +27,7 @@ EXAMPLES = [
     Noted(scenario=-1, backend="mine", recipe="", what="backend", reason="no GPU"),
     Swept(scenario=1, tactic="64x128", outcome="ok", witnessed=True, seconds=0.25, runs=5),
     ScenarioFinished(scenario=1, status="clean", executions=1, seconds=0.5),
+    Usage(worker="a1", scenarios=3, executions=9, seconds=10.0, cpu_seconds=8.5, resident=1 << 30, bank={"weights_hits": 2}),
     RunFinished(seconds=0.5, interrupted=True),
 ]
 
