@@ -49,8 +49,10 @@ class FlashInferCutlass(Backend):
         if release is not None:
             if case.activation.kind == "geglu_tanh" and not release.geglu_tanh:
                 return Support.no(f"FlashInfer {release.version} has no activation geglu_tanh")
-            if case.recipe == "int4_fp8" and not release.interleaved:
-                return Support.no(f"the layout of int4 scales of FlashInfer {release.version} was never verified")
+            if case.recipe == "int4_fp8" and not release.int4_scales:
+                return Support.no(f"FlashInfer {release.version} has no interleaving of int4 scales")
+            if case.recipe == "mxfp4_fp8" and not release.humming:
+                return Support.no(f"FlashInfer {release.version} has no kernel for MXFP4 weights with FP8 activations")
         if case.activation_format != "standard":
             return Support.no("the standard activation format only")
         for name, size in (("hidden_size", case.shape.hidden_size), ("intermediate_size", case.intermediate_local)):

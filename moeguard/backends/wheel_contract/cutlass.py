@@ -24,9 +24,8 @@ from moeguard.core.case import Case
 from moeguard.tensors.problem import build_problem
 from moeguard.tensors.weights import WeightBank
 
-#: Modules of the functions, first found first; the interleaving moved to the second in 0.6.18.
-_CORE, _PREPARE = "flashinfer.fused_moe.core", "flashinfer.fused_moe.prepare"
 _INTERLEAVE = "interleave_moe_weights_for_sm90_mixed_gemm"
+_PREPARE, _HUMMING = "flashinfer.fused_moe.prepare", "preprocess_moe_weights_for_sm90_mixed_gemm_humming"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Bindings:
 
     def of(self, function: Any, answer: Callable[..., Any] | None = None) -> Any:
         """``function`` with its calls bound; ``answer`` is called in its place, by the names of its parameters."""
-        name = function.__qualname__.split(".<locals>.")[-1]
+        name = function.__qualname__.split(".<locals>.")[-1].removesuffix(".__init__")
 
         def call(*args: Any, **named: Any) -> Any:
             try:
@@ -94,14 +93,19 @@ def _interleaved(weight: torch.Tensor, quant_type: str = "fp4") -> torch.Tensor:
     return (interleaving.int4_weights if quant_type == "int4" else interleaving.mxfp4_weights)(weight)
 
 
+def _humming(weight: torch.Tensor, raw_scale: torch.Tensor, **more: Any) -> tuple[torch.Tensor, ...]:
+    """What the preparation of MXFP4 x FP8, which takes tensors of a GPU alone, returns: weights, folded scales, a factor an expert."""
+    return weight, interleaving.scales(raw_scale, 32), torch.ones(weight.shape[0])
+
+
 @contextmanager
 def _interleaving(bindings: Bindings) -> Iterator[None]:
-    """Within, the library's own preparations that end in the function on the GPU get the stand-in too."""
+    """Within, the preparation that the adapter imports by name is bound and stood in for, where the release has it."""
     try:
         module = importlib.import_module(_PREPARE)
-        real = getattr(module, _INTERLEAVE)
+        real = getattr(module, _HUMMING)
     except (ImportError, AttributeError):
         yield
         return
-    with patch.object(module, _INTERLEAVE, bindings.of(real, _interleaved)):
+    with patch.object(module, _HUMMING, bindings.of(real, _humming)):
         yield
