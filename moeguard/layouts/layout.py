@@ -42,12 +42,12 @@ class Layout:
         return prod(self.axes(shape)) if self.length is None else self.length(shape)
 
     def place(self, data: Tensor) -> Tensor:
-        """``data`` (uint8) laid out by the rule: uint8, one axis; padding is zero. Raises ValueError for a bitwise layout."""
-        if self.bitwise:
-            raise ValueError(f"layout {self.name}: bits are not placed one by one; allowed: layouts of whole bytes")
-        result = torch.zeros(self.size(tuple(data.shape)), dtype=torch.uint8, device=data.device)
-        result[self.places(tuple(data.shape)).to(data.device)] = data.reshape(-1)
-        return result
+        """``data`` (uint8) laid out by the rule: uint8, one axis; padding is zero."""
+        shape, shifts = tuple(data.shape), torch.arange(8, device=data.device)
+        elements = ((data.reshape(-1, 1) >> shifts) & 1).reshape(-1) if self.bitwise else data.reshape(-1)
+        result = torch.zeros(self.size(shape), dtype=torch.uint8, device=data.device)
+        result[self.places(shape).to(data.device)] = elements
+        return (result.view(-1, 8) << shifts).sum(1).to(torch.uint8) if self.bitwise else result
 
 
 def flat(indices: tuple[Tensor, ...], sizes: tuple[int, ...]) -> Tensor:

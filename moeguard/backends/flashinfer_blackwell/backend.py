@@ -61,9 +61,9 @@ class Blackwell(Backend):
         """Whether the function takes a tactic itself; otherwise the tuner's answer is replaced."""
         return False
 
-    def layout_probes(self, library: Library, case: Case) -> Mapping[str, Probe]:
-        """Preparations with their layouts."""
-        return {}
+    @abstractmethod
+    def probes_with(self, library: Library, case: Case) -> Mapping[str, Probe]:
+        """``layout_probes`` of the functions of ``library``."""
 
     def release(self) -> str | None:
         """The release that is driven; None when there is none, or none that the adapters know. Imports nothing."""
@@ -92,6 +92,9 @@ class Blackwell(Backend):
 
     def prepare(self, weights: Weights, case: Case) -> Any:
         return self.prepare_with(self.library(), weights, case)
+
+    def layout_probes(self, case: Case) -> Mapping[str, Probe]:
+        return self.probes_with(self.library(), case)
 
     def run(self, prepared: Any, batch: Batch, out: Tensor, *, tactic: Hashable | None = None,
             workspace: Tensor | None = None) -> None:

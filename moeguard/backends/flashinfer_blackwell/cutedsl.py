@@ -136,7 +136,7 @@ class FlashInferCuteDSL(Blackwell):
     def forces(self, release: str) -> bool:
         return entries.CUTE_DSL.lacking(release) is None
 
-    def layout_probes(self, library: Library, case: Case) -> Mapping[str, Probe]:
+    def probes_with(self, library: Library, case: Case) -> Mapping[str, Probe]:
         return layouts.cutedsl_probes(library, gated=case.activation.gated)
 
     def _input(self, library: Library, prepared: Prepared, batch: Batch) -> tuple[Tensor, Tensor | None]:

@@ -133,5 +133,5 @@ class FlashInferCuteDSLBatched(Blackwell):
         experts, most = batch.x.data.shape[:2]
         return int(experts * most * 2 * prepared.case.intermediate_local * 2)
 
-    def layout_probes(self, library: Library, case: Case) -> Mapping[str, Probe]:
+    def probes_with(self, library: Library, case: Case) -> Mapping[str, Probe]:
         return layouts.cutedsl_probes(library, gated=False)

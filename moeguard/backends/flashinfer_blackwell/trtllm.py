@@ -96,7 +96,7 @@ class FlashInferTRTLLM(Blackwell):
         if not takes:
             out.copy_(done[0] if isinstance(done, list | tuple) else done)
 
-    def layout_probes(self, library: Library, case: Case) -> Mapping[str, Probe]:
+    def probes_with(self, library: Library, case: Case) -> Mapping[str, Probe]:
         return layouts.trtllm_probes(library, gated=case.activation.gated)
 
     def _routing(self, release: str, case: Case, batch: Batch, entry: entries.Entry) -> dict[str, Any]:

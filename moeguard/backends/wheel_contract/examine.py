@@ -125,7 +125,7 @@ def _layouts(release: str) -> Iterator[dict[str, Any]]:
             recorder = Recorder(release)
             case = Case.model_validate({"shape": {"num_tokens": 1, "hidden_size": 256, "intermediate_size": 256, "num_experts": 2,
                                                   "top_k": 1}, "activation": {"kind": gated}})
-            for probe in kind(recorder).layout_probes(recorder, case).values():
+            for probe in kind(recorder).probes_with(recorder, case).values():
                 recorder.executed.clear()
                 recorder.called.clear()
                 try:
