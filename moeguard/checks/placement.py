@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from moeguard.checks.session import Session
 from moeguard.layouts.contract import Probe
@@ -13,8 +14,7 @@ def placement(session: Session) -> bool:
     probes = session.guarded("layout_probes", lambda: _checked(session.backend.layout_probes(session.case)), check="layout")
     kept = True
     for name, probe in probes.items():
-        moved = session.guarded(f"layout_probes: {name}", lambda probe=probe: probe.examine(session.base.problem.device),
-                                check="layout")
+        moved = session.guarded(f"layout_probes: {name}", partial(probe.examine, session.base.problem.device), check="layout")
         if moved is not None:
             kept = False
             with session.probing(None, name):

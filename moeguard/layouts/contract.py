@@ -1,7 +1,7 @@
 """Does a preparation keep to a layout? An index-encoded tensor goes in, and what comes out says where every element went.
 
-Index i is written as i + 1 in base 256 (base 2 for bits), one digit a pass; the digits of all passes, put together again, name the
-element that lies at a place. Any function that moves bytes or bits without reading them passes through unharmed.
+Index i is written as i + 1 in base 256 (base 2 for bits), one digit a pass; the digits of all passes, put together again, name
+the element that lies at a place. It works for any function that moves bytes or bits without reading them.
 """
 
 from __future__ import annotations

@@ -41,10 +41,7 @@ def _target() -> Tensor:
     target = torch.empty(32, dtype=torch.int64)
     for code in range(8):
         pair, upper = code // 2, 16 * (code % 2)
-        if pair < 3:
-            places = [6 - 3 * pair, 7 - 3 * pair, 8 - 3 * pair, 15 - 3 * pair]  # magnitude, then sign
-        else:
-            places = [13, 10, 11, 14]
+        places = [start - 3 * pair for start in (6, 7, 8, 15)] if pair < 3 else [13, 10, 11, 14]  # magnitude, then sign
         target[4 * code: 4 * code + 4] = torch.tensor(places) + upper
     return target
 

@@ -44,7 +44,7 @@ class Layout:
     def place(self, data: Tensor) -> Tensor:
         """``data`` (uint8) laid out by the rule: uint8, one axis; padding is zero."""
         shape, shifts = tuple(data.shape), torch.arange(8, device=data.device)
-        elements = ((data.reshape(-1, 1) >> shifts) & 1).reshape(-1) if self.bitwise else data.reshape(-1)
+        elements = ((data.reshape(-1, 1) >> shifts) & 1).to(torch.uint8).reshape(-1) if self.bitwise else data.reshape(-1)
         result = torch.zeros(self.size(shape), dtype=torch.uint8, device=data.device)
         result[self.places(shape).to(data.device)] = elements
         return (result.view(-1, 8) << shifts).sum(1).to(torch.uint8) if self.bitwise else result

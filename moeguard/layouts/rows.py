@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from moeguard.layouts.layout import Formula, Layout, flat
@@ -33,10 +35,9 @@ def grouped(row: Tensor, rows: int, group: int) -> Tensor:
     return row % half // group * 2 * group + row // half * group + row % group
 
 
-def _by_rows(move: object) -> Formula:
+def _by_rows(move: Callable[[Tensor, int], Tensor]) -> Formula:
     def formula(index: tuple[Tensor, ...], sizes: tuple[int, ...]) -> Tensor:
         expert, row, column = index
-        assert callable(move)
         return flat((expert, move(row, sizes[1]), column), sizes)
 
     return formula
@@ -54,7 +55,8 @@ SHUFFLED_128 = Layout("rows shuffled for an epilogue tile of 128", TRTLLM, _by_r
 SHUFFLED_64 = Layout("rows shuffled for an epilogue tile of 64", TRTLLM, _by_rows(lambda row, rows: shuffled(row, 64)))
 GATED_SHUFFLED_128 = Layout("rows of up and gate in turn, then shuffled for an epilogue tile of 128", TRTLLM,
                             _by_rows(lambda row, rows: shuffled(alternated(row, rows), 128)))
-INTERLEAVED_64 = Layout("up and gate interleaved by 64 rows", "flashinfer/fused_moe/prepare.py: prepare_cute_dsl_weights; the unfused "
-                        "activation reads w1 as rows [64 up, 64 gate, ...]", _by_rows(lambda row, rows: grouped(row, rows, 64)))
-BLOCK_MAJOR = Layout("block-major, 128 bytes of K a block", "flashinfer/tllm_enums.py: WeightLayout.BlockMajorK is [K/blockK, Mn, blockK]",
-                     _block_major)
+INTERLEAVED_64 = Layout(
+    "up and gate interleaved by 64 rows", "flashinfer/fused_moe/cute_dsl/fused_moe.py: gated FC1 weights have up64/gate64 rows",
+    _by_rows(lambda row, rows: grouped(row, rows, 64)))
+BLOCK_MAJOR = Layout("block-major, 128 bytes of K a block",
+                     "flashinfer/tllm_enums.py: WeightLayout.BlockMajorK is [K/blockK, Mn, blockK]", _block_major)

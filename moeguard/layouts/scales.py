@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from moeguard.layouts.layout import Formula, Layout, flat
 
 SWIZZLE = ("get_sf_out_offset_128x4 and get_sf_out_offset_8x4 in "
            "csrc/nv_internal/tensorrt_llm/kernels/quantization_utils.cuh of FlashInfer; block scaling factors layout of cuBLAS")
-SM90 = "flashinfer/fused_moe: interleave_moe_scales_for_sm90_mixed_gemm; 16 bytes of each block of 64 rows and 128 columns side by side"
+SM90 = "flashinfer/fused_moe: interleave_moe_scales_for_sm90_mixed_gemm; 16 bytes of each block of 64x128 lie side by side"
 
 
 def _up(size: int, unit: int) -> int:
@@ -26,7 +28,7 @@ def _swizzled(tile: int) -> Formula:
     return formula
 
 
-def _padded(tile: int) -> object:
+def _padded(tile: int) -> Callable[[tuple[int, ...]], int]:
     return lambda shape: shape[0] * _up(shape[1], tile) * tile * _up(shape[2], 4) * 4
 
 
@@ -51,9 +53,11 @@ def _folded(across: int, width: int) -> Formula:
     return formula
 
 
-SWIZZLED_128X4 = Layout("scales swizzled in tiles of 128x4", SWIZZLE, _swizzled(128), length=_padded(128))  # type: ignore[arg-type]
-SWIZZLED_8X4 = Layout("scales in tiles of 8x4", SWIZZLE, _swizzled(8), length=_padded(8))  # type: ignore[arg-type]
-MMA_128X4 = Layout("scales as the MMA view [32, 4, m, 4, k, E]", "flashinfer/cute_dsl/utils.py: get_mma_sf_shape and the mapping in "
-                   "the documentation of convert_sf_to_mma_layout", _mma, length=_padded(128))  # type: ignore[arg-type]
+SWIZZLED_128X4 = Layout("scales swizzled in tiles of 128x4", SWIZZLE, _swizzled(128), length=_padded(128))
+SWIZZLED_8X4 = Layout("scales in tiles of 8x4", SWIZZLE, _swizzled(8), length=_padded(8))
+MMA_128X4 = Layout(
+    "scales as the MMA view [32, 4, m, 4, k, E]",
+    "flashinfer/cute_dsl/utils.py: get_mma_sf_shape and the mapping in the documentation of convert_sf_to_mma_layout", _mma,
+    length=_padded(128))
 SM90_MXFP4 = Layout("MXFP4 scales folded for Hopper", SM90, _folded(4, 1))
 SM90_INT4 = Layout("int4 scales folded for Hopper", SM90, _folded(1, 2))

@@ -22,7 +22,7 @@ from moeguard.tensors.operand import Batch, Weights
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What prepared weights of every adapter hold. weights: kept alive. offers: tactics that were enumerated, by number of tokens."""
+    """What prepared weights of every adapter hold. weights: kept alive. offers: tactics that were enumerated, by tokens."""
 
     case: Case
     weights: Weights
@@ -30,7 +30,7 @@ class Served:
 
 
 class Blackwell(Backend):
-    """A function of FlashInfer for compute capability 10.x. No adapter guards its calls: ids, layouts and counts go as they come."""
+    """A function of FlashInfer for compute capability 10.x. Calls are not guarded: ids, layouts and counts go as they come."""
 
     def __init__(self, library: Library | None = None) -> None:
         """library: stands in for the installed FlashInfer."""

@@ -28,8 +28,8 @@ ACTIVATIONS = {"swiglu": 3, "swiglu_oai": 3, "relu2": 6, "geglu_tanh": 8}
 class Prepared(Served):
     """w1 [E, 2I or I, H] and w2 [E, H, I] as the kernels take them, with their block scales in the MMA view.
 
-    w1_factor, w2_factor: float32 [E], what is known of the two alphas without the batch. intermediate: ``fc2_input_scale``, float32
-    [1], None where the intermediate is not quantised with a static scale.
+    w1_factor, w2_factor: float32 [E], what is known of the two alphas without the batch. intermediate: ``fc2_input_scale``,
+    float32 [1], None where the intermediate is not quantised with a static scale.
     """
 
     w1: Tensor
@@ -65,7 +65,8 @@ class FlashInferCuteDSL(Blackwell):
         if case.activation.kind == "swiglu_oai" and case.recipe.startswith("nvfp4"):
             return Support.no("gate and up share one global scale in the kernel; with swiglu_oai that of up is no factor")
         half = 64 if case.activation.gated and case.recipe.startswith("nvfp4") else 128
-        for name, size, unit in (("hidden_size", case.shape.hidden_size, 128), ("intermediate_size", case.intermediate_local, half)):
+        for name, size, unit in (("hidden_size", case.shape.hidden_size, 128),
+                                 ("intermediate_size", case.intermediate_local, half)):
             if size % unit:
                 return Support.no(f"{name} {size} of a rank is not a multiple of {unit}")
         return self.known(case)

@@ -1,4 +1,4 @@
-"""``flashinfer_cutedsl_batched``: two masked grouped GEMMs of CuteDSL around a quantised SwiGLU, in the batched activation format.
+"""``flashinfer_cutedsl_batched``: two masked grouped GEMMs of CuteDSL around a quantised SwiGLU, in the batched format.
 
 The sequence of calls is that of vLLM's batched experts for CuteDSL (vllm#38050): GEMM1 into a buffer of bf16, SwiGLU with
 quantisation, GEMM2 into ``out``. Rows beyond ``expert_num_tokens`` are left as they are.
@@ -66,7 +66,8 @@ class FlashInferCuteDSLBatched(Blackwell):
             return Support.no(f"the quantising activation is swiglu, not {case.activation.kind}")
         if case.weights.bias:
             return Support.no("the GEMMs add no biases")
-        for name, size, unit in (("hidden_size", case.shape.hidden_size, 128), ("intermediate_size", case.intermediate_local, 64)):
+        for name, size, unit in (("hidden_size", case.shape.hidden_size, 128),
+                                 ("intermediate_size", case.intermediate_local, 64)):
             if size % unit:
                 return Support.no(f"{name} {size} of a rank is not a multiple of {unit}")
         return self.known(case)

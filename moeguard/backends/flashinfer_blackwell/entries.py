@@ -80,7 +80,8 @@ BLOCK_LAYOUT = Entry("flashinfer.fused_moe.core", "convert_to_block_layout")
 
 TRTLLM: dict[tuple[str, bool], Entry] = {
     # by kind of weights, and whether the ids are given
-    ("bf16", False): Entry("flashinfer.fused_moe", "trtllm_bf16_moe", since=_since("activation_type", "norm_topk_prob", release=_MIDDLE)
+    ("bf16", False): Entry("flashinfer.fused_moe", "trtllm_bf16_moe",
+                           since=_since("activation_type", "norm_topk_prob", release=_MIDDLE)
                            | _since("output", *_OAI, release=_LATE)),
     ("bf16", True): Entry("flashinfer.fused_moe", "trtllm_bf16_routed_moe", since=_since("activation_type", release=_MIDDLE)
                           | _since("output", *_OAI, release=_LATE)),

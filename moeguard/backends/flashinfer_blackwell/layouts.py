@@ -54,11 +54,13 @@ def first_rows(library: Library, value: Tensor, *, gated: bool, cache: dict[Any,
         is_gated_act_gemm=gated))
 
 
-def second_rows(library: Library, value: Tensor, *, gated: bool, cache: dict[Any, Any], scale_group: int | None = None) -> Tensor:
+def second_rows(library: Library, value: Tensor, *, gated: bool, cache: dict[Any, Any],
+                scale_group: int | None = None) -> Tensor:
     """Rows of GEMM2 [E, rows, ..], shuffled."""
     more = {"is_gated_act_gemm": gated} if entries.W2_ROWS.takes(library.release, "is_gated_act_gemm") else {}
     return _permuted(value, lambda one: library.call(
-        entries.W2_ROWS, _cache_permute_indices=cache, dst_w2_weight=one, epilogue_tile_m=TILE, num_elts_per_sf=scale_group, **more))
+        entries.W2_ROWS, _cache_permute_indices=cache, dst_w2_weight=one, epilogue_tile_m=TILE, num_elts_per_sf=scale_group,
+        **more))
 
 
 def _permuted(value: Tensor, indices: Callable[[Tensor], Tensor]) -> Tensor:

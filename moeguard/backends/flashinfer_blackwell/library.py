@@ -38,7 +38,7 @@ class Library:
             raise MissingEntry(absent(entry, self.release, error)) from error
 
     def call(self, entry: Entry, **arguments: Any) -> Any:
-        """Call ``entry``. Raises MissingEntry when this release has no such function or parameter, and what the function raises."""
+        """Call ``entry``. Raises MissingEntry where this release lacks it or a parameter, and what the function raises."""
         reason = entry.lacking(self.release, arguments)
         if reason is not None:
             raise MissingEntry(reason)

@@ -15,7 +15,7 @@ def block_scales(operand: Operand) -> Tensor:
 
 
 def up_gate(weights: Weights, part: str = "data", *, gate_first: bool = False) -> Tensor:
-    """Data or scales of GEMM1 in one tensor: the up rows, then the gate rows (or the other way); gate alone when it is not gated."""
+    """Data or scales of GEMM1 in one tensor: the up rows, then the gate rows (or the other way); gate alone without up."""
     gate: Tensor = getattr(weights.gate, part)
     if weights.up is None:
         return gate.contiguous()

@@ -1,4 +1,4 @@
-"""``flashinfer_trtllm`` and ``flashinfer_trtllm_logits``: FlashInfer's TRTLLM-gen MoE, with ids from outside or with its own router."""
+"""``flashinfer_trtllm`` and ``flashinfer_trtllm_logits``: FlashInfer's TRTLLM-gen MoE, pre-routed or with its own router."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from moeguard.backends.flashinfer_blackwell import entries, layouts, trtllm_calls, trtllm_weights
 from moeguard.backends.flashinfer_blackwell.backend import Blackwell
+from moeguard.backends.flashinfer_blackwell.entries import Entry
 from moeguard.backends.flashinfer_blackwell.library import Library
 from moeguard.backends.flashinfer_blackwell.trtllm_weights import Prepared
 from moeguard.backends.protocol import Refused, Support, Traits
@@ -99,7 +100,7 @@ class FlashInferTRTLLM(Blackwell):
     def probes_with(self, library: Library, case: Case) -> Mapping[str, Probe]:
         return layouts.trtllm_probes(library, gated=case.activation.gated)
 
-    def _routing(self, release: str, case: Case, batch: Batch, entry: entries.Entry) -> dict[str, Any]:
+    def _routing(self, release: str, case: Case, batch: Batch, entry: Entry) -> dict[str, Any]:
         return trtllm_calls.given(release, batch, entry)
 
 
@@ -123,5 +124,5 @@ class FlashInferTRTLLMLogits(FlashInferTRTLLM):
         """There are no ids that could be wrong."""
         return replace(super().traits(case, tactic), invalid_ids="unsupported")
 
-    def _routing(self, release: str, case: Case, batch: Batch, entry: entries.Entry) -> dict[str, Any]:
+    def _routing(self, release: str, case: Case, batch: Batch, entry: Entry) -> dict[str, Any]:
         return trtllm_calls.own(release, case, batch, entry)

@@ -15,7 +15,6 @@ from moeguard.core.case import Case
 from moeguard.quant.blocks import BLOCK, expand_rows, row_scales
 from moeguard.quant.formats import encode
 from moeguard.tensors.operand import Batch
-from moeguard.tensors.routing import GROUPS
 
 #: Members of FlashInfer's enumerations, whose values these are in every release that the adapter knows.
 ACTIVATIONS = {"swiglu": 3, "swiglu_oai": 3, "relu2": 6}
@@ -73,7 +72,8 @@ def arguments(library: Library, prepared: Prepared, batch: Batch, kind: str) -> 
               "gemm2_weights_scale": prepared.scales[1]}
     if kind == "fp8_block":
         micro = case.recipe == "mxfp8"
-        return named | {"use_shuffled_weight": micro, "weight_layout": 0, "fp8_quantization_type": MX_FP8 if micro else DEEPSEEK_FP8}
+        return named | {"use_shuffled_weight": micro, "weight_layout": 0,
+                        "fp8_quantization_type": MX_FP8 if micro else DEEPSEEK_FP8}
     return named | _four_bit(prepared, batch)
 
 

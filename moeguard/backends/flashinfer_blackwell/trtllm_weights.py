@@ -1,8 +1,8 @@
 """Weights as the TRTLLM-gen kernels read them.
 
-Rows [up; gate] of GEMM1 alternate where the activation is gated, then rows of both are shuffled for an epilogue tile of 128; bf16 is
-cut into blocks of K, and scales of 16 or 32 are swizzled. Source: the ``prepare_trtllm_*`` functions of flashinfer/fused_moe/prepare.py
-(0.7.4), which quantise besides, so that they cannot be used on weights that are quantised.
+Rows [up; gate] of GEMM1 alternate where the activation is gated, then rows of both are shuffled for an epilogue tile of 128;
+bf16 is cut into blocks of K, and scales of 16 or 32 are swizzled. Source: the ``prepare_trtllm_*`` functions of
+flashinfer/fused_moe/prepare.py (0.7.4), which quantise besides, so that they cannot be used on weights that are quantised.
 """
 
 from __future__ import annotations
@@ -61,17 +61,21 @@ def prepare(library: Library, weights: Weights, case: Case) -> Prepared:
                     scales.factor(weights.down, experts), weights.intermediate_scale)
 
 
-def _block_scales(library: Library, weights: Weights, *, gated: bool, cache: dict[Any, Any], narrow: bool) -> tuple[Tensor, Tensor]:
-    """Scales in the rows of the weights, swizzled; float8 in name for four-bit weights (the launcher asks for it), else uint8."""
+def _block_scales(library: Library, weights: Weights, *, gated: bool, cache: dict[Any, Any],
+                  narrow: bool) -> tuple[Tensor, Tensor]:
+    """Scales in the rows of the weights, swizzled: uint8 where ``narrow``, else float8 in name, which the launcher asks for.
+
+    Raises ValueError where the swizzled scales would be padded.
+    """
+    down = scales.block_scales(weights.down)
     group = 32 if weights.down.scale is not None and weights.down.scale.dtype == torch.uint8 else 16
-    first = layouts.first_rows(library, scales.up_gate(weights, "scale").view(torch.uint8), gated=gated, cache=cache, scale_group=group)
-    second = layouts.second_rows(library, scales.block_scales(weights.down), gated=gated, cache=cache, scale_group=group)
-    done = tuple(layouts.swizzled(library, value) for value in (first, second))
-    shaped = tuple(flat.view(value.shape) for flat, value in zip(done, (first, second), strict=True) if flat.numel() == value.numel())
-    if len(shaped) != 2:
+    first = scales.up_gate(weights, "scale").view(torch.uint8)
+    linear = (layouts.first_rows(library, first, gated=gated, cache=cache, scale_group=group),
+              layouts.second_rows(library, down, gated=gated, cache=cache, scale_group=group))
+    if any(value.shape[2] % 4 for value in linear):
         raise ValueError("groups of H and of I are no multiple of 4: the swizzled scales would be padded")
-    one, two = (value if narrow else value.view(torch.float8_e4m3fn) for value in shaped)
-    return one, two
+    one, two = (layouts.swizzled(library, value).view(value.shape) for value in linear)
+    return (one, two) if narrow else (one.view(torch.float8_e4m3fn), two.view(torch.float8_e4m3fn))
 
 
 def _biases(library: Library, weights: Weights, *, gated: bool, cache: dict[Any, Any]) -> tuple[Tensor, Tensor] | None:

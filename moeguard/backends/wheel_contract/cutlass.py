@@ -1,4 +1,4 @@
-"""The calls of ``flashinfer_cutlass`` and its variant. They reach kernels through a compiled module, for which stand-ins answer."""
+"""The calls of ``flashinfer_cutlass`` and its variant, which reach kernels through a compiled module: stand-ins answer for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PREPARE, _HUMMING = "flashinfer.fused_moe.prepare", "preprocess_moe_weights_for
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """Functions whose calls bind to the real signatures. called, executed: names of those that were called, and that really ran."""
+    """Functions whose calls bind to the real signatures. called, executed: names of those that were called, that ran."""
 
     release: str
     called: set[str] = field(default_factory=set)
@@ -63,7 +63,8 @@ def bound(backend: FlashInferCutlass, case: Case) -> tuple[set[str], set[str]]:
     with _interleaving(bindings), patch.object(adapter, "load", lambda: stood):
         prepared = prepare(problem.weights, case, stood)
         out = torch.empty(problem.output_shape, dtype=problem.output_dtype)
-        tuning.call(stood, prepared, problem.batch, out, DEFAULT, fused=backend.fused, workspace=torch.empty(8, dtype=torch.uint8))
+        tuning.call(stood, prepared, problem.batch, out, DEFAULT, fused=backend.fused,
+                    workspace=torch.empty(8, dtype=torch.uint8))
         if case.recipe != "fp8_block":
             tuning.runner(stood, prepared, case.shape.top_k, fused=backend.fused)
         backend.workspace_bytes(prepared, problem.batch)
@@ -72,7 +73,7 @@ def bound(backend: FlashInferCutlass, case: Case) -> tuple[set[str], set[str]]:
 
 def _stood_in(one: library.Library, bindings: Bindings) -> Any:
     """The library with functions that bind, and a runner class that makes nothing."""
-    real = unbuilt_runner_class("90")
+    real: Any = unbuilt_runner_class("90")
 
     class Runner:
         __init__ = bindings.of(real.__init__, lambda **given: None)
@@ -94,7 +95,7 @@ def _interleaved(weight: torch.Tensor, quant_type: str = "fp4") -> torch.Tensor:
 
 
 def _humming(weight: torch.Tensor, raw_scale: torch.Tensor, **more: Any) -> tuple[torch.Tensor, ...]:
-    """What the preparation of MXFP4 x FP8, which takes tensors of a GPU alone, returns: weights, folded scales, a factor an expert."""
+    """What the preparation of MXFP4 x FP8, which needs a GPU, returns: weights, folded scales, a factor an expert."""
     return weight, interleaving.scales(raw_scale, 32), torch.ones(weight.shape[0])
 
 

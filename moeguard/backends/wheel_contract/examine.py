@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -16,6 +16,7 @@ from moeguard.backends.flashinfer_blackwell.cutedsl_batched import FlashInferCut
 from moeguard.backends.flashinfer_blackwell.entries import Entry
 from moeguard.backends.flashinfer_blackwell.library import PACKAGE, MissingEntry
 from moeguard.backends.flashinfer_blackwell.trtllm import FlashInferTRTLLM, FlashInferTRTLLMLogits
+from moeguard.backends.flashinfer_cutlass import library
 from moeguard.backends.flashinfer_cutlass.backend import FlashInferCutlass, FlashInferCutlassUnfused
 from moeguard.backends.protocol import Backend
 from moeguard.backends.wheel_contract import cutlass, standins, witnesses
@@ -24,6 +25,8 @@ from moeguard.backends.wheel_contract.row import Row
 from moeguard.backends.wheel_contract.samples import refusal, samples
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
+from moeguard.layouts import hopper
+from moeguard.layouts.contract import Probe
 from moeguard.tensors.problem import build_problem
 from moeguard.tensors.weights import WeightBank
 
@@ -31,8 +34,9 @@ BLACKWELL = (FlashInferCuteDSL, FlashInferCuteDSLBatched, FlashInferTRTLLM, Flas
 CUTLASS = (FlashInferCutlass, FlashInferCutlassUnfused)
 
 
-def examine() -> dict[str, Any]:
-    """JSON data: ``version``, ``stood_in`` (what is missing here), ``rows`` (of Row), ``table`` (where it is wrong), ``layouts``.
+def examine(recipes: Sequence[str] = tuple(RECIPES)) -> dict[str, Any]:
+    """JSON data: ``version``, ``stood_in`` (what is missing here), ``rows`` (of Row), ``table`` (where it is wrong), ``layouts``,
+    ``changed`` (what kernels of this release read in another layout than those of an earlier one).
 
     Raises what the import of FlashInfer raises.
     """
@@ -43,10 +47,10 @@ def examine() -> dict[str, Any]:
 
     rows: list[Row] = []
     for kind in (*CUTLASS, *BLACKWELL):
-        for recipe in RECIPES:
+        for recipe in recipes:
             rows.append(_row(kind, recipe, release))
     return {"version": release, "stood_in": stood_in, "rows": [row.to_data() for row in rows], "table": list(_table(release)),
-            "layouts": [*_layouts(release), *witnesses.asked(release)]}
+            "layouts": [*_layouts(release), *witnesses.asked()], "changed": list(_changed(release))}
 
 
 def _row(kind: type[Backend], recipe: str, release: str) -> Row:
@@ -79,7 +83,7 @@ def _calls(kind: type[Backend], case: Case, release: str) -> tuple[list[str], li
     if not issubclass(kind, Blackwell):
         backend = kind()
         assert isinstance(backend, FlashInferCutlass)
-        if not backend.fused and not cutlass.library.load().release.fused_finalize:
+        if not backend.fused and not library.load().release.fused_finalize:
             raise Mismatch(f"FlashInfer {release} has no use_fused_finalize")
         called, ran = cutlass.bound(backend, case)
         return list(called), list(ran)
@@ -117,6 +121,15 @@ def _table(release: str) -> Iterator[str]:
                 yield f"{entry.path}: the table is wrong about {parameter} in FlashInfer {release}"
 
 
+def _changed(release: str) -> Iterator[str]:
+    """Layouts that were read off the sources of kernels, because what makes them runs on a GPU alone."""
+    row = library.installed_release()
+    if row is not None and row.interleaved and row.interleaved_bits:
+        moved = Probe(hopper.MXFP4_BITS, hopper.MXFP4_NIBBLES.place, (1, 16, 32)).examine()
+        assert moved is not None
+        yield f"`flashinfer_cutlass`, MXFP4 weights made with FlashInfer 0.6.11 to 0.6.14 for a later release: {moved.sentence}"
+
+
 def _layouts(release: str) -> Iterator[dict[str, Any]]:
     """Preparations of the adapters that run without a GPU, against the layouts that they must keep to."""
     seen: set[tuple[str, str]] = set()
@@ -128,14 +141,10 @@ def _layouts(release: str) -> Iterator[dict[str, Any]]:
             for probe in kind(recorder).probes_with(recorder, case).values():
                 recorder.executed.clear()
                 recorder.called.clear()
-                try:
-                    moved = probe.examine()
-                    said = None if moved is None else moved.sentence
-                except Exception as error:
-                    said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                found = witnesses.judged("", probe.layout, probe.examine)
                 used = recorder.called[-1][0] if recorder.called else "the adapter's own interleaving"
                 if recorder.called and used not in recorder.executed:
                     continue  # a stand-in proves nothing
                 if (used, probe.layout.name) not in seen:
                     seen.add((used, probe.layout.name))
-                    yield {"function": used, "layout": probe.layout.name, "moved": said}
+                    yield found | {"function": used}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from moeguard.backends.protocol import Backend
 from moeguard.core.case import Case
 
 _SHAPE = {"num_tokens": 5, "hidden_size": 256, "intermediate_size": 256, "num_experts": 8, "top_k": 2}
+_VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("", {}), (" with biases", {"weights": {"bias": True}}), (" on rank 1 of 2", {"parallel": {"ep_size": 2, "ep_rank": 1}}))
 _ACTIVATIONS = ("swiglu", "relu2", "swiglu_oai", "geglu", "geglu_tanh", "silu", "gelu")
 
 
@@ -15,8 +18,7 @@ def samples(backend: Backend, recipe: str) -> Iterator[tuple[str, Case]]:
     """Those that ``backend`` supports, by name, the plainest first."""
     for layout in ("standard", "batched"):
         for activation in _ACTIVATIONS:
-            for name, more in (("", {}), (" with biases", {"weights": {"bias": True}}),
-                               (" on rank 1 of 2", {"parallel": {"ep_size": 2, "ep_rank": 1}})):
+            for name, more in _VARIANTS if activation in ("swiglu", "swiglu_oai") else _VARIANTS[:1]:
                 case = Case.model_validate({"shape": _SHAPE, "recipe": recipe, "activation": {"kind": activation},
                                             "activation_format": layout, **more})
                 if backend.supports(case).supported:

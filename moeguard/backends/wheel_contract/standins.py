@@ -1,7 +1,7 @@
 """Modules that stand in for nvidia-cutlass-dsl and cuda-python, so that FlashInfer's own modules import without them.
 
-Names of a stand-in are classes that do nothing: they can be base classes, annotations and decorators (which return the function that
-they are given). What FlashInfer defines around them keeps its real signature. Nothing of a kernel can be run.
+Names of a stand-in are classes that do nothing: they can be base classes, annotations and decorators (which return the function
+that they are given). What FlashInfer defines around them keeps its real signature. Nothing of a kernel can be run.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._roots = frozenset(roots)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname.split(".")[0] not in self._roots:
+        if fullname.split(".", 1)[0] not in self._roots:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
@@ -97,6 +97,6 @@ def install() -> list[str]:
     done = [ROOTS[root] for root in missing]
     if not torch.cuda.is_available():
         made_up = types.SimpleNamespace(multi_processor_count=1, major=0, minor=0, name="none", total_memory=0)
-        torch.cuda.get_device_properties = lambda device=None: made_up  # type: ignore[assignment, misc, return-value]
+        torch.cuda.get_device_properties = lambda device=None: made_up  # type: ignore[assignment, return-value]
         done.append("the properties of device 0")
     return done
