@@ -46,12 +46,21 @@ class Recorder(Library):
 
 
 def bind(function: Any, path: str, release: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by the names of the real signature. Raises Mismatch."""
-    signature = inspect.signature(inspect.unwrap(function))
+    """The arguments by the names of the real signature. Raises Mismatch.
+
+    What goes into ``**kwargs`` of a function is looked up in its source, where each of them is taken by its name.
+    """
+    real = inspect.unwrap(function)
+    signature = inspect.signature(real)
     try:
-        return dict(signature.bind(**arguments).arguments)
+        given = dict(signature.bind(**arguments).arguments)
     except TypeError as error:
         raise Mismatch(f"{path} of FlashInfer {release}: {error}") from None
+    rest = next((given[name] for name, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD and name in given), {})
+    unread = [name for name in rest if f'"{name}"' not in inspect.getsource(real)]
+    if unread:
+        raise Mismatch(f"{path} of FlashInfer {release} reads no argument {', '.join(unread)}")
+    return given
 
 
 def _mxfp8(arguments: dict[str, Any]) -> Any:
