@@ -85,8 +85,8 @@ def _show(found: Diagnosis) -> None:
                       escape(row["reason"] or ""))
     console.print()
     console.print(table)
-    if found.contract is not None:
-        _matrix(console, [found.contract])
+    if environment["flashinfer_contract"] is not None:
+        _matrix(console, [environment["flashinfer_contract"]])
     for problem in environment["problems"]:
         console.print(f"\nproblem: {escape(problem)}", highlight=False, soft_wrap=True)
 
@@ -126,7 +126,8 @@ def _matrix(console: Any, answers: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(heading, overflow="fold")
     for adapter, recipe, found in cells(answers):
         table.add_row(adapter, recipe, *(
-            "[green]calls bind[/]" if row["holds"] else f"[yellow]no[/]: {escape(str(row['reason']))}" for row in found))
+            "-" if row is None else "[green]calls bind[/]" if row["holds"] else f"[yellow]no[/]: {escape(str(row['reason']))}"
+            for row in found))
     console.print()
     console.print(table)
     for answer in answers:

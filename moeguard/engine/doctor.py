@@ -31,16 +31,16 @@ PARALLEL = 2
 class Diagnosis:
     """environment: JSON data. backends: ``{"name", "recipe", "available", "reason"}`` of each backend and recipe.
 
-    contract: what the installed FlashInfer was asked (``moeguard.backends.wheel_contract``), None without one.
+    ``flashinfer_contract`` of the environment: what the installed release was asked (``moeguard.backends.wheel_contract``), None
+    without one.
     """
 
     environment: dict[str, Any]
     backends: tuple[dict[str, Any], ...]
-    contract: dict[str, Any] | None = None
 
     def to_data(self) -> dict[str, Any]:
         """The JSON object of ``moeguard doctor --json``."""
-        return {"environment": self.environment, "backends": list(self.backends), "contract": self.contract}
+        return {"environment": self.environment, "backends": list(self.backends)}
 
 
 def diagnose(plugins: Sequence[str] = (), device: str | None = None, *, timeout: float = 120.0,
@@ -72,12 +72,12 @@ def diagnose(plugins: Sequence[str] = (), device: str | None = None, *, timeout:
         asked = {name: pool.submit(ask, "backend", (name, *plugins), timeout=timeout)
                  for name in (names.data or {"names": []})["names"]}
         rows = tuple(row for name, answer in asked.items() for row in _rows(name, answer.result()))
-        bound = told(release, contract.result()) if release and contract else None
+        environment["flashinfer_contract"] = told(release, contract.result()) if release and contract else None
     if names.failure:
         environment["problems"].append(f"the list of backends: {names.failure}")
     environment["problems"] += [f"{file} replaces the built-in backend {name!r}"
                                 for name, file in (names.data or {"replaced": {}})["replaced"].items()]
-    return Diagnosis(environment, rows, bound)
+    return Diagnosis(environment, rows)
 
 
 @contextmanager

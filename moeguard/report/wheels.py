@@ -29,14 +29,13 @@ def markdown(answers: Answers) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def cells(answers: Answers) -> list[tuple[str, str, list[Mapping[str, Any]]]]:
-    """Adapter, recipe and one row a release, without the recipes that an adapter takes in no release for a reason of its own."""
-    rows: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for answer in answers:
-        for row in answer.get("rows", ()):
-            rows.setdefault((row["adapter"], row["recipe"]), []).append(row)
-    return [(adapter, recipe, found) for (adapter, recipe), found in rows.items()
-            if any(row["holds"] for row in found) or any("FlashInfer" in str(row["reason"]) for row in found)]
+def cells(answers: Answers) -> list[tuple[str, str, list[Mapping[str, Any] | None]]]:
+    """Adapter, recipe and one row a release (None where it does not import), without the recipes that an adapter takes in no release for a reason of its own."""
+    said = [{(row["adapter"], row["recipe"]): row for row in answer.get("rows", ())} for answer in answers]
+    pairs = dict.fromkeys(pair for rows in said for pair in rows)
+    found = ((adapter, recipe, [rows.get((adapter, recipe)) for rows in said]) for adapter, recipe in pairs)
+    return [(adapter, recipe, rows) for adapter, recipe, rows in found
+            if any(row and (row["holds"] or "FlashInfer" in str(row["reason"])) for row in rows)]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -60,7 +59,7 @@ def _calls(answers: Answers) -> str:
     said = [
         ("Why not", [f"{number}. {reason}" for reason, number in reasons.items()]),
         ("Releases that do not import",
-         [f"- {answer['version']}: {answer['failure']}" for answer in answers if "failure" in answer]),
+         [f"- FlashInfer {answer['version']}: {answer['failure']}" for answer in answers if "failure" in answer]),
         ("Where the version table of the adapters is wrong",
          [f"- {line}" for answer in answers for line in answer.get("table", ())]),
         ("Stood in for, since it was not there (the signatures of FlashInfer are its own)",
