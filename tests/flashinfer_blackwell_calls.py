@@ -136,7 +136,7 @@ def batched_calls() -> list[Any]:
 
 def logits() -> dict[str, Any]:
     """What the function with its own router is told of routing."""
-    case, problem, named, _ = _run(FlashInferTRTLLMLogits, "bf16")
+    _, problem, named, _ = _run(FlashInferTRTLLMLogits, "bf16")
     assert problem.batch.router_logits is not None
     return {"logits": torch.equal(named["routing_logits"], problem.batch.router_logits), "method": named["routing_method_type"],
             "offset": named["local_expert_offset"], "local": named["local_num_experts"], "experts": named["num_experts"],

@@ -30,7 +30,9 @@ def markdown(answers: Answers) -> str:
 
 
 def cells(answers: Answers) -> list[tuple[str, str, list[Mapping[str, Any] | None]]]:
-    """Adapter, recipe and one row a release (None where it does not import), without the recipes that an adapter takes in no release for a reason of its own."""
+    """Adapter, recipe and one row a release (None where it does not import), without the recipes that an adapter
+    takes in no release for a reason of its own.
+    """
     said = [{(row["adapter"], row["recipe"]): row for row in answer.get("rows", ())} for answer in answers]
     pairs = dict.fromkeys(pair for rows in said for pair in rows)
     found = ((adapter, recipe, [rows.get((adapter, recipe)) for rows in said]) for adapter, recipe in pairs)

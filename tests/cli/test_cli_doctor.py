@@ -173,7 +173,8 @@ def test_a_release_that_does_not_import_is_a_line_of_the_matrix(tmp_path: Path, 
 
 
 def test_folders_that_hold_no_release(tmp_path: Path, cli: Cli) -> None:
-    for arguments, reason in ((("--wheels", tmp_path), f"--wheels: {tmp_path} holds no unpacked flashinfer-python; allowed: a folder"),
+    for arguments, reason in ((("--wheels", tmp_path),
+                               f"--wheels: {tmp_path} holds no unpacked flashinfer-python; allowed: a folder"),
                               (("--wheels", tmp_path / "none"), f"--wheels: {tmp_path / 'none'} holds no unpacked"),
                               (("--markdown", tmp_path / "x.md"), "--markdown: allowed with --wheels alone")):
         done = cli("doctor", *arguments, "--json")

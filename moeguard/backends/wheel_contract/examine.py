@@ -18,8 +18,11 @@ from moeguard.backends.flashinfer_blackwell.library import PACKAGE, MissingEntry
 from moeguard.backends.flashinfer_blackwell.trtllm import FlashInferTRTLLM, FlashInferTRTLLMLogits
 from moeguard.backends.flashinfer_cutlass import library
 from moeguard.backends.flashinfer_cutlass.backend import FlashInferCutlass, FlashInferCutlassUnfused
+from moeguard.backends.flashinfer_unified.backend import FlashInferUnified
+from moeguard.backends.flashinfer_unified.cutile import FlashInferCuTile
+from moeguard.backends.flashinfer_unified.frost import FlashInferFrost
 from moeguard.backends.protocol import Backend
-from moeguard.backends.wheel_contract import cutlass, standins, witnesses
+from moeguard.backends.wheel_contract import cutlass, standins, unified, witnesses
 from moeguard.backends.wheel_contract.recorder import Mismatch, Recorder
 from moeguard.backends.wheel_contract.row import Row
 from moeguard.backends.wheel_contract.samples import refusal, samples
@@ -32,6 +35,7 @@ from moeguard.tensors.weights import WeightBank
 
 BLACKWELL = (FlashInferCuteDSL, FlashInferCuteDSLBatched, FlashInferTRTLLM, FlashInferTRTLLMLogits)
 CUTLASS = (FlashInferCutlass, FlashInferCutlassUnfused)
+UNIFIED = (FlashInferCuTile, FlashInferFrost)
 
 
 def examine(recipes: Sequence[str] = tuple(RECIPES)) -> dict[str, Any]:
@@ -46,7 +50,7 @@ def examine(recipes: Sequence[str] = tuple(RECIPES)) -> dict[str, Any]:
     import flashinfer  # noqa: F401 - so that a release that does not import says so, and not in every row
 
     rows: list[Row] = []
-    for kind in (*CUTLASS, *BLACKWELL):
+    for kind in (*CUTLASS, *UNIFIED, *BLACKWELL):
         for recipe in recipes:
             rows.append(_row(kind, recipe, release))
     return {"version": release, "stood_in": stood_in, "rows": [row.to_data() for row in rows], "table": list(_table(release)),
@@ -82,6 +86,9 @@ def _calls(kind: type[Backend], case: Case, release: str) -> tuple[list[str], li
     """Names of the functions that the run of ``case`` was bound to, and of the helpers that ran."""
     if not issubclass(kind, Blackwell):
         backend = kind()
+        if isinstance(backend, FlashInferUnified):
+            called, ran = unified.bound(backend, case)
+            return list(called), list(ran)
         assert isinstance(backend, FlashInferCutlass)
         if not backend.fused and not library.load().release.fused_finalize:
             raise Mismatch(f"FlashInfer {release} has no use_fused_finalize")

@@ -56,7 +56,8 @@ def bind(function: Any, path: str, release: str, arguments: dict[str, Any]) -> d
         given = dict(signature.bind(**arguments).arguments)
     except TypeError as error:
         raise Mismatch(f"{path} of FlashInfer {release}: {error}") from None
-    rest = next((given[name] for name, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD and name in given), {})
+    rest: dict[str, Any] = next((given[name] for name, one in signature.parameters.items()
+                                 if one.kind is one.VAR_KEYWORD and name in given), {})
     unread = [name for name in rest if f'"{name}"' not in inspect.getsource(real)]
     if unread:
         raise Mismatch(f"{path} of FlashInfer {release} reads no argument {', '.join(unread)}")

@@ -50,7 +50,7 @@ class TestRefusals:
         assert kind(Library(release)).supports(wanted).reason == reason
 
     def test_a_call_of_what_a_release_lacks_says_so_too(self) -> None:
-        with pytest.raises(MissingEntry, match=r"FlashInfer 0\.6\.6 has no flashinfer\.fused_moe\.cute_dsl_fused_moe \(first in 0\.7\.4\)"):
+        with pytest.raises(MissingEntry, match=r"FlashInfer 0\.6\.6 has no flashinfer\.fused_moe\.cute_dsl_fused_moe \(first "):
             Library("0.6.6").call(entries.CUTE_DSL, x=None)
         with pytest.raises(MissingEntry, match=r"of FlashInfer 0\.6\.6 takes no quant_mode \(first in 0\.6\.18\.post1\)"):
             Library("0.6.6").call(entries.CUTE_DSL_NVFP4, quant_mode="w4a4")
@@ -66,15 +66,19 @@ class TestRefusals:
         (FlashInferCuteDSL, case("bf16"), "no CuteDSL kernel for recipe bf16"),
         (FlashInferCuteDSL, case("nvfp4", activation_format="batched"), "the standard activation format only"),
         (FlashInferCuteDSL, case("nvfp4", weights={"bias": True}), "the kernels add no biases"),
-        (FlashInferCuteDSL, case("nvfp4", shape=SHAPE | {"hidden_size": 192}), "hidden_size 192 of a rank is not a multiple of 128"),
+        (FlashInferCuteDSL, case("nvfp4", shape=SHAPE | {"hidden_size": 192}),
+         "hidden_size 192 of a rank is not a multiple of 128"),
         (FlashInferCuteDSLBatched, case("nvfp4"), "the batched activation format only"),
         (FlashInferCuteDSLBatched, case("mxfp8", activation_format="batched"), "NVFP4 weights and activations only"),
         (FlashInferTRTLLM, case("nvfp4", weights={"bias": True}), "no biases in recipe nvfp4"),
         (FlashInferTRTLLM, case("bf16", activation={"kind": "geglu"}), "no TRTLLM-gen kernel is documented for activation geglu"),
-        (FlashInferTRTLLMLogits, case("bf16", routing={"kind": "balanced"}), "the ids of kind balanced do not follow from the logits"),
-        (FlashInferTRTLLMLogits, case("bf16", routing={"kind": "nan_logits"}), "the library does not say what its router makes of NaN"),
+        (FlashInferTRTLLMLogits, case("bf16", routing={"kind": "balanced"}),
+         "the ids of kind balanced do not follow from the logits"),
+        (FlashInferTRTLLMLogits, case("bf16", routing={"kind": "nan_logits"}),
+         "the library does not say what its router makes of NaN"),
         (FlashInferTRTLLMLogits, case("bf16", routing={"method": "grouped_topk"}), "routing method grouped_topk needs"),
-        (FlashInferTRTLLMLogits, case("bf16", routing={"method": "llama4_sigmoid"}), "the kernel's Llama 4 method picks one expert"),
+        (FlashInferTRTLLMLogits, case("bf16", routing={"method": "llama4_sigmoid"}),
+         "the kernel's Llama 4 method picks one expert"),
     ])
     def test_by_capability(self, kind: Any, wanted: Case, reason: str) -> None:
         assert kind(Library("0.7.4")).supports(wanted).reason.startswith(reason)
@@ -148,7 +152,6 @@ class FakeTuner:
     """FlashInfer's tuner as the library's functions meet it."""
 
     chosen: Any = "cached"
-    stats = SimpleNamespace(tuned_op_total_configs={}, tuned_op_successful_configs={}, failed_profiling_count={}, failed_tactics={})
 
     def choose_one(self, custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **named: Any) -> Any:
         return runners[0], self.chosen

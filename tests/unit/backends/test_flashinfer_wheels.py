@@ -99,8 +99,8 @@ def test_the_kernel_s_own_router_gets_the_logits(facts: Facts) -> None:
 def test_the_checked_in_matrix_is_what_the_command_writes(tmp_path: Path) -> None:
     folders = [argument for version in MATRIX for argument in ("--wheels", str(site(version)))]
     target = tmp_path / "versions.md"
-    done = subprocess.run([sys.executable, "-m", "moeguard", "doctor", *folders, "--markdown", str(target), "--timeout", "10m", "--json"],
-                          cwd=ROOT, capture_output=True, text=True, check=False,
+    command = [sys.executable, "-m", "moeguard", "doctor", *folders, "--markdown", str(target), "--timeout", "10m", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False,
                           env={"PATH": "", "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
                                "FLASHINFER_WORKSPACE_BASE": str(SITES / "work")})
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,8 @@ from moeguard.core.case import Case
 from moeguard.layouts.contract import Probe
 from moeguard.layouts.scales import SWIZZLED_128X4
 
-CASE = Case.model_validate({"shape": {"num_tokens": 4, "hidden_size": 16, "intermediate_size": 16, "num_experts": 2, "top_k": 1}})
+SHAPE = {"num_tokens": 4, "hidden_size": 16, "intermediate_size": 16, "num_experts": 2, "top_k": 1}
+CASE = Case.model_validate({"shape": SHAPE})
 
 
 class Probed(TorchReference):
@@ -45,8 +46,8 @@ def test_a_moved_element_is_found_before_anything_runs() -> None:
     (finding,) = verdict.findings
     assert finding.kind == "layout_contract"
     assert finding.sentence.startswith(
-        "scale swizzle: layout 'scales swizzled in tiles of 128x4': the first element that moved is (0, 3, 0), whose place is 48: "
-        "element (0, 35, 0) lies there, and it is at 52; 8 of 512 elements moved")
+        "scale swizzle: layout 'scales swizzled in tiles of 128x4': the first element that moved is (0, 3, 0), whose place is "
+        "48: element (0, 35, 0) lies there, and it is at 52; 8 of 512 elements moved")
     assert finding.numbers["element"] == [0, 3, 0]
     assert backend.runs == 0 and verdict.executions == 0
 
@@ -67,4 +68,5 @@ def test_a_helper_that_raises_is_a_crash() -> None:
         raise ValueError("rows must be divisible by 128")
 
     (finding,) = mg.check(Probed({"swizzle": Probe(SWIZZLED_128X4, refuse, (1, 100, 4))}), CASE).findings
-    assert finding.kind == "crash" and "layout_probes: swizzle raised ValueError: rows must be divisible by 128" in finding.sentence
+    assert finding.kind == "crash"
+    assert "layout_probes: swizzle raised ValueError: rows must be divisible by 128" in finding.sentence

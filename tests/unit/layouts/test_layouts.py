@@ -27,7 +27,7 @@ EVERY = pytest.mark.parametrize(("layout", "shape"), SHAPES, ids=[layout.name fo
 def test_no_two_elements_share_a_place(layout: Layout, shape: tuple[int, ...]) -> None:
     places = layout.places(shape)
     assert len(places.unique()) == len(places)
-    assert 0 <= int(places.min()) and int(places.max()) < layout.size(shape)
+    assert int(places.min()) >= 0 and int(places.max()) < layout.size(shape)
 
 
 @EVERY

@@ -28,9 +28,10 @@ def test_recipes_that_an_adapter_never_takes_are_left_out() -> None:
 
 def test_every_reason_and_every_moved_element_is_in_the_text() -> None:
     text = markdown(ANSWERS)
-    for line in ("| adapter | recipe | 1 | 2 | 3 |", "| mine | bf16 | no [1] | yes (2) | - |", "1. FlashInfer 1 has no moe (first in 2)",
-                 "- FlashInfer 3: RuntimeError: gone", "- moe: the table is wrong about x", "- FlashInfer 1: a library",
-                 "| `helper` | - | executed | - |", "| `moe` | - | bound | - |", "| rows | `helper` | **moved** | kept | - |",
+    for line in ("| adapter | recipe | 1 | 2 | 3 |", "| mine | bf16 | no [1] | yes (2) | - |",
+                 "1. FlashInfer 1 has no moe (first in 2)", "- FlashInfer 3: RuntimeError: gone",
+                 "- moe: the table is wrong about x", "- FlashInfer 1: a library", "| `helper` | - | executed | - |",
+                 "| `moe` | - | bound | - |", "| rows | `helper` | **moved** | kept | - |",
                  "- FlashInfer 1, `helper`: the first element that moved is (0, 1)"):
         assert line in text.splitlines()
     assert text.count("- weights: moved") == 1 and text.endswith("\n")
