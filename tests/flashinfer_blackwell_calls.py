@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from moeguard.autotune import fake_runner
+from moeguard.autotune.runner_class import unbuilt_runner_class
+from moeguard.backends.flashinfer_blackwell import entries, library, tuner
 from moeguard.backends.flashinfer_blackwell.backend import Blackwell
 from moeguard.backends.flashinfer_blackwell.cutedsl import FlashInferCuteDSL
 from moeguard.backends.flashinfer_blackwell.cutedsl_batched import FlashInferCuteDSLBatched
 from moeguard.backends.flashinfer_blackwell.trtllm import FlashInferTRTLLM, FlashInferTRTLLMLogits
+from moeguard.backends.protocol import VacuousTuning
 from moeguard.backends.wheel_contract import standins
 from moeguard.backends.wheel_contract.examine import examine
-from moeguard.backends.wheel_contract.recorder import Recorder
+from moeguard.backends.wheel_contract.recorder import STAND_INS, Recorder
 from moeguard.core.case import Case
+from moeguard.quant.blocks import fake_quantize
+from moeguard.quant.packed import decode_packed, encode_e2m1, pack
 from moeguard.tensors.problem import Problem, build_problem
 from moeguard.tensors.weights import WeightBank
 
@@ -132,6 +139,86 @@ def batched_calls() -> list[Any]:
         list(first["out"].shape), list(between["a"].shape), list(second["out"].shape),
         bool(first["out"].data_ptr() == between["a"].data_ptr()), bool((between["mask"] == counts).all()),
         [list(second["kwargs"]["alpha"].shape), list(between["a_global_sf"].shape)], int(counts.max())]
+
+
+def batched_answer() -> float:
+    """Root mean square error of the three calls, computed on the CPU from what they are given, relative to that of the answer.
+
+    The answer has its intermediate quantised to NVFP4 by moeguard's own codec. Rows beyond the counts must be as they were.
+    """
+    names = {entries.MASKED_GEMM: _masked_gemm, entries.SILU_QUANTIZE: _silu_quantize}
+    with patch.dict(STAND_INS, names):
+        standins.install()
+        from importlib.metadata import version
+
+        recorder = Recorder(version("flashinfer-python"))
+        case = Case.model_validate({"shape": SHAPE, "recipe": "nvfp4", "parallel": SHARD, "activation_format": "batched"})
+        problem, adapter = build_problem(case, WeightBank()), FlashInferCuteDSLBatched(recorder)
+        out = torch.full(problem.batch.x.shape, torch.nan, dtype=torch.bfloat16)
+        adapter.run(adapter.prepare(problem.weights, case), problem.batch, out)
+    weights, counts = problem.weights, problem.batch.expert_num_tokens
+    assert weights.up is not None and counts is not None
+    x, gate, up, down = (one.dequantize() for one in (problem.batch.x, weights.gate, weights.up, weights.down))
+    wanted = fake_quantize(functional.silu(x @ gate.mT) * (x @ up.mT), "nvfp4", weights.intermediate_scale)[0] @ down.mT
+    held = torch.arange(out.shape[1]) < counts[:, None]
+    assert bool(out[~held].isnan().all())
+    return float((out.float() - wanted)[held].square().mean().sqrt() / wanted[held].square().mean().sqrt())
+
+
+def _dequantized(pair: tuple[Tensor, Tensor]) -> Tensor:
+    """Codes [M, K/2, E] and scales [32, 4, m, 4, k, E] as values [E, M, K], read as FlashInfer's reference for CuteDSL does."""
+    codes, scale = pair
+    values = decode_packed(codes.permute(2, 0, 1).contiguous(), "e2m1")
+    linear = scale.view(torch.uint8).permute(5, 2, 1, 0, 4, 3).contiguous().reshape(values.shape[0], -1, scale.shape[4] * 4)
+    used = linear[:, : values.shape[1], : values.shape[2] // 16].contiguous().view(torch.float8_e4m3fn).float()
+    return values * used.repeat_interleave(16, 2)
+
+
+def _masked_gemm(arguments: dict[str, Any]) -> None:
+    """out[:m] = alpha * A @ B^T of each expert, m its count."""
+    left, right, out = _dequantized(arguments["lhs"]), _dequantized(arguments["rhs"]), arguments["out"].permute(2, 0, 1)
+    for expert, count in enumerate(arguments["masked_m"].tolist()):
+        product = arguments["alpha"][expert] * left[expert, :count] @ right[expert].T
+        out[expert, :count] = product.to(out.dtype)
+
+
+def _silu_quantize(arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """silu(first half) * second half, multiplied with the factor of its expert, in e2m1 with e4m3 scales of 16."""
+    gate, up = arguments["a"].float().chunk(2, 2)
+    value = functional.silu(gate) * up * arguments["a_global_sf"][:, None, None]
+    blocks = value.nan_to_num().unflatten(2, (-1, 16))
+    scale = (blocks.abs().amax(3) / 6).clamp(2.0**-9, 448).to(torch.float8_e4m3fn)
+    codes = pack(encode_e2m1((blocks / scale.float()[..., None]).flatten(2)))
+    rows, groups = -(-scale.shape[1] // 128) * 128, -(-scale.shape[2] // 4) * 4
+    padded = functional.pad(scale.view(torch.uint8), (0, groups - scale.shape[2], 0, rows - scale.shape[1]))
+    view = padded.view(len(padded), rows // 128, 4, 32, groups // 4, 4).permute(3, 2, 1, 5, 4, 0)
+    return codes.permute(1, 2, 0), view.view(torch.float8_e4m3fn)
+
+
+def tuned() -> dict[str, Any]:
+    """The real ``AutoTuner`` around a call whose runner has three tactics, of which 5 is the fastest, or all fail."""
+    from flashinfer.autotuner import AutoTuner, autotune
+
+    release, config = library.installed() or "", unbuilt_runner_class("90").tuning_config  # type: ignore[attr-defined]
+    said: dict[str, Any] = {}
+    for name, failing in (("works", lambda tokens, tactic: None), ("fails", lambda tokens, tactic: RuntimeError("no kernel"))):
+        with fake_runner.tuner() as live:
+            times = {3: 9.0, 5: 2.0, 7: 4.0}
+            one = fake_runner.runner([*times], lambda tokens, tactic, times=times: times.get(tactic, 50.0), failing=failing)
+            linked = fake_runner.tuning_config(config)
+            asked: list[Any] = []
+
+            def call(one: Any = one, linked: Any = linked, live: Any = live, asked: list[Any] = asked) -> None:
+                asked.append(live.choose_one("op", [one], linked, fake_runner.inputs(7))[1])
+
+            offered = list(tuner.offer(AutoTuner, call))
+            tuner.forced(AutoTuner, 7, call)
+            try:
+                chosen: Any = tuner.tune(AutoTuner, autotune, release, 7, call)
+            except VacuousTuning as error:
+                chosen = str(error)
+            said[name] = [offered, asked[0], chosen]
+    return said
 
 
 def logits() -> dict[str, Any]:

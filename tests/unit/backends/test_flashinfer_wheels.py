@@ -18,6 +18,7 @@ FORMATS = {"bf16": 2, "fp8_per_tensor": 2, "mxfp8": 4, "mxfp4_bf16": 4, "nvfp4":
 #: Questions by name: a function of ``flashinfer_blackwell_calls`` and its arguments.
 WANTED: dict[str, list[Any]] = {
     "asked": ["asked", ["nvfp4", "bf16", "fp8_per_tensor"]], "batched": ["batched_calls"], "logits": ["logits"],
+    "tuned": ["tuned"], "batched answer": ["batched_answer"],
     **{f"cutedsl {recipe} {kind}": ["cutedsl_answer", recipe, kind] for recipe in ("nvfp4", "nvfp4_bf16", "mxfp8", "mxfp4_fp8")
        for kind in ("swiglu", "relu2")},
     **{f"weights {recipe} {kind}": ["trtllm_weights", recipe, kind] for recipe in FORMATS for kind in ("swiglu", "relu2")},
@@ -36,7 +37,8 @@ def facts() -> Facts:
 @pytest.fixture(scope="module")
 def early() -> Facts:
     """What 0.6.6 is asked."""
-    answers: Facts = run_in_site("0.6.6", "flashinfer_blackwell_calls:asked", ["nvfp4", "fp8_per_tensor"], timeout=300.0)
+    wanted = {"asked": ["asked", ["nvfp4", "fp8_per_tensor"]], "tuned": ["tuned"]}
+    answers: Facts = run_in_site("0.6.6", "flashinfer_blackwell_calls:run", wanted, timeout=300.0)
     return answers
 
 
@@ -45,7 +47,7 @@ def _rows(answer: Facts) -> dict[tuple[str, str], Any]:
 
 
 def test_every_call_binds_and_the_version_table_is_right(facts: Facts, early: Facts) -> None:
-    for answer, version in ((facts["asked"], "0.7.4"), (early, "0.6.6")):
+    for answer, version in ((facts["asked"], "0.7.4"), (early["asked"], "0.6.6")):
         assert answer["version"] == version and answer["table"] == []
         assert all(one["moved"] is None and one["refused"] is None for one in answer["layouts"])
         assert len(answer["layouts"]) > 10
@@ -57,11 +59,11 @@ def test_every_call_binds_and_the_version_table_is_right(facts: Facts, early: Fa
 
 
 def test_what_a_release_lacks_is_named_with_its_version(early: Facts) -> None:
-    row = _rows(early)["flashinfer_trtllm", "fp8_per_tensor"]
+    row = _rows(early["asked"])["flashinfer_trtllm", "fp8_per_tensor"]
     assert not row["holds"] and row["reason"] == (
         "FlashInfer 0.6.6 has no flashinfer.fused_moe.trtllm_fp8_per_tensor_scale_routed_moe (first in 0.6.18.post1)")
-    assert _rows(early)["flashinfer_trtllm_logits", "fp8_per_tensor"]["holds"]
-    assert _rows(early)["flashinfer_cutedsl", "nvfp4"]["cases"] == ["swiglu", "swiglu on rank 1 of 2"]
+    assert _rows(early["asked"])["flashinfer_trtllm_logits", "fp8_per_tensor"]["holds"]
+    assert _rows(early["asked"])["flashinfer_cutedsl", "nvfp4"]["cases"] == ["swiglu", "swiglu on rank 1 of 2"]
 
 
 @pytest.mark.parametrize("kind", ["swiglu", "relu2"])
@@ -89,6 +91,18 @@ def test_three_calls_of_the_batched_adapter(facts: Facts) -> None:
     assert scales == [[32, 4, 1, 4, 4, 4], [32, 4, 6, 4, 4, 4]]
     assert first_out == [most, 768, 4] and between == [4, most, 768] and second_out == [most, 256, 4]
     assert same and masked and factors == [[4], [4]]
+
+
+def test_the_batched_calls_compute_the_answer(facts: Facts) -> None:
+    """Gate before up, scale views, alphas, and the quantiser with the static scale of the intermediate."""
+    assert facts["batched answer"] < 0.05
+
+
+def test_the_library_s_tuner_is_asked_forced_and_read(facts: Facts, early: Facts) -> None:
+    for said in (facts["tuned"], early["tuned"]):
+        offered, forced, chosen = said["works"]
+        assert (offered, forced, chosen) == ([3, 5, 7], 7, 5)
+        assert isinstance(said["fails"][2], str) and said["fails"][2]
 
 
 def test_the_kernel_s_own_router_gets_the_logits(facts: Facts) -> None:
