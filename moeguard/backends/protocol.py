@@ -11,6 +11,7 @@ from torch import Tensor
 
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
+from moeguard.layouts.contract import Probe
 from moeguard.tensors.operand import Batch, Weights
 
 PROTOCOL_VERSION = 1
@@ -151,6 +152,14 @@ class Backend(ABC):
 
         For example ``packed as for release 1``. The library must refuse each (raise before anything is written) or be right.
         Launches no kernel on the batch. Empty when the layouts of all releases are one, or none can be made here.
+        """
+        return {}
+
+    def layout_probes(self, case: Case) -> Mapping[str, Probe]:
+        """Functions of the library that ``prepare`` uses for ``case``, by a short name, with the layout that each must keep to.
+
+        They are given index-encoded tensors before anything else runs: where an element is not where the layout puts it, the
+        weights would be read wrongly.
         """
         return {}
 

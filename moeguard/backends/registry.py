@@ -26,6 +26,10 @@ BUILTINS: dict[str, str] = {
     "flashinfer_cutlass_unfused": "moeguard.backends.flashinfer_cutlass.backend:FlashInferCutlassUnfused",
     "flashinfer_cutile": "moeguard.backends.flashinfer_unified.cutile:FlashInferCuTile",
     "flashinfer_frost": "moeguard.backends.flashinfer_unified.frost:FlashInferFrost",
+    "flashinfer_cutedsl": "moeguard.backends.flashinfer_blackwell.cutedsl:FlashInferCuteDSL",
+    "flashinfer_cutedsl_batched": "moeguard.backends.flashinfer_blackwell.cutedsl_batched:FlashInferCuteDSLBatched",
+    "flashinfer_trtllm": "moeguard.backends.flashinfer_blackwell.trtllm:FlashInferTRTLLM",
+    "flashinfer_trtllm_logits": "moeguard.backends.flashinfer_blackwell.trtllm:FlashInferTRTLLMLogits",
 }
 
 Plugged = TypeVar("Plugged", bound=Backend | Router)

@@ -6,6 +6,7 @@ from moeguard.checks.contract import contract
 from moeguard.checks.declared import unsupported
 from moeguard.checks.layout import layout
 from moeguard.checks.metamorphic import metamorphic
+from moeguard.checks.placement import placement
 from moeguard.checks.repeat import memory, repeat
 from moeguard.checks.sequence import sequence
 from moeguard.checks.session import ScenarioAborted, Session
@@ -32,6 +33,8 @@ def run_checks(session: Session, only: frozenset[str] | None = None, tactic: str
         probed = unsupported(traits, session.case)
         if probed is not None:
             contract(session, probed)
+            return
+        if (only is None or "layout" in only) and not placement(session):
             return
         if tactic is not None:
             values(session)

@@ -13,6 +13,7 @@ from moeguard.core.environment import fingerprint
 from moeguard.core.errors import MoeguardError, PluginError, UnknownNameError
 from moeguard.core.recipe import RECIPES
 from moeguard.engine.probe import Answer, ask, end_all
+from moeguard.engine.wheels import told
 
 #: Libraries by distribution, with the module that is imported to see whether it works.
 LIBRARIES = {"torch": "torch", "triton": "triton", "flashinfer-python": "flashinfer", "nvidia-cutlass-dsl": "cutlass"}
@@ -28,7 +29,11 @@ PARALLEL = 2
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """environment: JSON data. backends: ``{"name", "recipe", "available", "reason"}`` of each backend and recipe."""
+    """environment: JSON data. backends: ``{"name", "recipe", "available", "reason"}`` of each backend and recipe.
+
+    ``flashinfer_contract`` of the environment: what the installed release was asked (``moeguard.backends.wheel_contract``), None
+    without one.
+    """
 
     environment: dict[str, Any]
     backends: tuple[dict[str, Any], ...]
@@ -62,9 +67,12 @@ def diagnose(plugins: Sequence[str] = (), device: str | None = None, *, timeout:
         imports = {name: answer.result() for name, answer in libraries.items()}
         environment = _environment(chosen, machine.result(), devices.result(), imports)
         progress("backends")
+        release = _version("flashinfer-python")
+        contract = pool.submit(ask, "contract", timeout=timeout) if release else None
         asked = {name: pool.submit(ask, "backend", (name, *plugins), timeout=timeout)
                  for name in (names.data or {"names": []})["names"]}
         rows = tuple(row for name, answer in asked.items() for row in _rows(name, answer.result()))
+        environment["flashinfer_contract"] = told(release, contract.result()) if release and contract else None
     if names.failure:
         environment["problems"].append(f"the list of backends: {names.failure}")
     environment["problems"] += [f"{file} replaces the built-in backend {name!r}"

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 #: Children that were not waited for yet, of any thread.
@@ -35,15 +36,17 @@ class Answer:
     usage: bool = False
 
 
-def ask(question: str, arguments: Sequence[str] = (), *, timeout: float = 120.0) -> Answer:
-    """Ask a child process. question: a name of QUESTIONS. timeout: seconds until the child is killed."""
+def ask(question: str, arguments: Sequence[str] = (), *, timeout: float = 120.0, first: Path | None = None) -> Answer:
+    """Ask a child process. question: a name of QUESTIONS. timeout: seconds until the child is killed. first: a folder whose
+    modules it finds before any other.
+    """
     reading, writing = os.pipe()
     quiet = subprocess.DEVNULL
     try:
         child = subprocess.Popen(
             [sys.executable, "-c", _CODE, str(writing), question, *arguments], pass_fds=(writing,),
             stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([*([] if first is None else [str(first.resolve())]), *sys.path])})
     finally:
         os.close(writing)
     _running.add(child)
@@ -157,5 +160,12 @@ def _backend(name: str, *plugins: str) -> dict[str, Any]:
     return {"reason": None, "recipes": {recipe: refusal(backend, recipe) for recipe in RECIPES}}
 
 
+def _contract() -> dict[str, Any]:
+    from moeguard.backends.wheel_contract.examine import examine
+
+    return examine()
+
+
 QUESTIONS: dict[str, Callable[..., Any]] = {
-    "devices": _devices, "fingerprint": _fingerprint, "import": _import, "names": _names, "backend": _backend}
+    "devices": _devices, "fingerprint": _fingerprint, "import": _import, "names": _names, "backend": _backend,
+    "contract": _contract}

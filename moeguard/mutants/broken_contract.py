@@ -11,6 +11,8 @@ from torch import Tensor
 
 from moeguard.backends.protocol import Refused, Traits
 from moeguard.core.case import Case
+from moeguard.layouts.contract import Probe
+from moeguard.layouts.scales import SWIZZLED_128X4
 from moeguard.mutants.base import Call, Mutant, Prepared, Slots, Trigger
 from moeguard.tensors.operand import Batch, Operand, Weights
 
@@ -208,7 +210,22 @@ class ForeignLayoutTaken(Mutant):
         return {"packed as for release 1": self.prepare(earlier, case)}
 
 
+class LayoutPairSwapped(Mutant):
+    """Swaps two rows when it swizzles scales, as a release that changed the layout of its helper without a word."""
+
+    name = "mutant_layout_pair_swapped"
+    expected: ClassVar[frozenset[str]] = frozenset({"layout_contract"})
+
+    def layout_probes(self, case: Case) -> Mapping[str, Probe]:
+        def swizzle(scale: Tensor) -> Tensor:
+            moved = scale.clone()
+            moved[:, [3, 35]] = scale[:, [35, 3]]
+            return SWIZZLED_128X4.place(moved)
+
+        return {"scale swizzle": Probe(SWIZZLED_128X4, swizzle, (1, 128, 8))}
+
+
 BROKEN_CONTRACT: tuple[type[Mutant], ...] = (
     NegativeIdWraps, LargeIdClamps, InvalidIdsSilent, DuplicatesDropped, DuplicatesBeyondFused, DuplicatesSilent,
     RefusesLate, RefusesWithLookupError, NanLogitsLeak, ZeroTokensRaise, ZeroTokensWrite, RowGapsIgnored,
-    ForeignLayoutTaken)
+    ForeignLayoutTaken, LayoutPairSwapped)

@@ -88,9 +88,13 @@ def test_people_get_one_line_for_each_backend_and_recipe(monkeypatch: pytest.Mon
     monkeypatch.setenv("COLUMNS", "200")
     rows = [row for name in ("mine", "gone") for row in doctor._rows(name, probe.Answer(failure="SIGSEGV"))]
     facts = dict.fromkeys(("gpu", "arch", "gpus", "driver", "cuda", "platform", "machine", "cpus", "python", "device"))
-    show(doctor.Diagnosis({**facts, "libraries": {}, "companions": {}, "problems": [],
+    row = {"adapter": "adapted", "recipe": "nvfp4", "holds": False, "reason": "FlashInfer 9 has no moe"}
+    contract = {"version": "9", "rows": [row], "table": [], "layouts": [], "stood_in": ["a library"]}
+    show(doctor.Diagnosis({**facts, "libraries": {}, "companions": {}, "problems": [], "flashinfer_contract": contract,
                            "cutlass_dsl": {"flavour": None}}, tuple(rows)))
     out = capsys.readouterr().out
+    assert any(line.split() == ["adapted", "nvfp4", "no:", "FlashInfer", "9", "has", "no", "moe"] for line in out.splitlines())
+    assert "FlashInfer 9: stood in for a library" in out
     table = [line.split() for line in out.splitlines() if line.startswith(("mine", "gone"))]
     assert len(table) == 2 * len(RECIPES)
     assert [" ".join(row) for row in table if row[1] == "nvfp4"] == [
@@ -158,3 +162,26 @@ def test_ctrl_c_leaves_no_probe_behind(tmp_path: Path) -> None:
 
 def test_a_probe_of_an_unknown_question_says_so() -> None:
     assert probe.ask("nonsense").failure == "KeyError: 'nonsense'"
+
+
+def test_a_release_that_does_not_import_is_a_line_of_the_matrix(tmp_path: Path, cli: Cli,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "subprocess", subprocess)  # a child that is forked has its modules already
+    site, target = tmp_path / "site", tmp_path / "versions.md"
+    (site / "flashinfer").mkdir(parents=True)
+    (site / "flashinfer" / "__init__.py").write_text("raise RuntimeError('no CUDA flavour')")
+    (site / "flashinfer_python-0.6.99.dist-info").mkdir()
+    (site / "flashinfer_python-0.6.99.dist-info" / "METADATA").write_text("Name: flashinfer-python\nVersion: 0.6.99\n")
+    done = cli("doctor", "--wheels", site, "--markdown", target, "--json")
+    assert done.code == 0
+    assert done.data == {"wheels": [{"version": "0.6.99", "failure": "RuntimeError: no CUDA flavour"}]}
+    assert "- FlashInfer 0.6.99: RuntimeError: no CUDA flavour" in target.read_text()
+
+
+def test_folders_that_hold_no_release(tmp_path: Path, cli: Cli) -> None:
+    for arguments, reason in ((("--wheels", tmp_path),
+                               f"--wheels: {tmp_path} holds no unpacked flashinfer-python; allowed: a folder"),
+                              (("--wheels", tmp_path / "none"), f"--wheels: {tmp_path / 'none'} holds no unpacked"),
+                              (("--markdown", tmp_path / "x.md"), "--markdown: allowed with --wheels alone")):
+        done = cli("doctor", *arguments, "--json")
+        assert done.code == 2 and done.out == "" and reason in done.err and done.err.count("\n") == 1

@@ -7,6 +7,7 @@ import torch
 
 from moeguard.backends import registry
 from moeguard.backends.flashinfer_cutlass import interleaving
+from moeguard.core.case import Case
 
 pytestmark = pytest.mark.gpu
 
@@ -28,3 +29,17 @@ def test_weights_and_scales_lie_where_flashinfer_puts_them(name: str, group: int
     scales = torch.randint(0, 255, (2, 128, 256 // group), device="cuda", generator=generator).to(dtype)
     theirs = library.core.interleave_moe_scales_for_sm90_mixed_gemm(scales, group)
     assert torch.equal(interleaving.scales(scales, group), theirs)
+
+
+@pytest.mark.parametrize("recipe", ["mxfp4_bf16", "int4_fp8"])
+def test_flashinfer_keeps_to_the_layouts_that_its_kernels_read(recipe: str) -> None:
+    backend = registry.get("flashinfer_cutlass")
+    found = backend.availability()
+    if not found.available:
+        pytest.skip(found.reason)
+    case = Case.model_validate({"recipe": recipe, "shape": {
+        "num_tokens": 1, "hidden_size": 256, "intermediate_size": 256, "num_experts": 2, "top_k": 1}})
+    if not backend.supports(case).supported:
+        pytest.skip(backend.supports(case).reason)
+    probes = backend.layout_probes(case)
+    assert {name: probe.examine("cuda") for name, probe in probes.items()} == {"weights": None, "scales": None}

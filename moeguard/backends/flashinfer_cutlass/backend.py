@@ -11,12 +11,13 @@ from torch import Tensor
 
 from moeguard.backends.flashinfer_cutlass import tuning, witness
 from moeguard.backends.flashinfer_cutlass.call import activation
-from moeguard.backends.flashinfer_cutlass.layouts import FOUR_BIT, Prepared, foreign, prepare
+from moeguard.backends.flashinfer_cutlass.layouts import FOUR_BIT, Prepared, foreign, prepare, probes
 from moeguard.backends.flashinfer_cutlass.library import BUILT, built_recipes, installed_release, load, refusal
 from moeguard.backends.flashinfer_cutlass.tactics import DEFAULT, Configuration, Counts, Tactic, configuration, expected, singles
 from moeguard.backends.protocol import Availability, Backend, Refused, Support, Traits
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
+from moeguard.layouts.contract import Probe
 from moeguard.tensors.operand import Batch, Weights
 
 #: Elements that H and the I of a rank must be multiples of, per recipe (the binding's alignment checks).
@@ -49,8 +50,10 @@ class FlashInferCutlass(Backend):
         if release is not None:
             if case.activation.kind == "geglu_tanh" and not release.geglu_tanh:
                 return Support.no(f"FlashInfer {release.version} has no activation geglu_tanh")
-            if case.recipe == "int4_fp8" and not release.interleaved:
-                return Support.no(f"the layout of int4 scales of FlashInfer {release.version} was never verified")
+            if case.recipe == "int4_fp8" and not release.int4_scales:
+                return Support.no(f"FlashInfer {release.version} has no interleaving of int4 scales")
+            if case.recipe == "mxfp4_fp8" and not release.humming:
+                return Support.no(f"FlashInfer {release.version} has no kernel for MXFP4 weights with FP8 activations")
         if case.activation_format != "standard":
             return Support.no("the standard activation format only")
         for name, size in (("hidden_size", case.shape.hidden_size), ("intermediate_size", case.intermediate_local)):
@@ -100,6 +103,10 @@ class FlashInferCutlass(Backend):
     def foreign_layouts(self, weights: Weights, case: Case) -> Mapping[str, Prepared]:
         """4-bit weights without interleaving: no tensor tells them apart, and nothing checks (flashinfer#3334)."""
         return foreign(weights, case, load())
+
+    def layout_probes(self, case: Case) -> Mapping[str, Probe]:
+        """How the library interleaves 4-bit weights and their scales for Hopper."""
+        return probes(case, load())
 
     def tactics(self, prepared: Prepared, batch: Batch) -> tuple[Tactic, ...]:
         """Each tactic of one stage with the other at its default."""

@@ -12,6 +12,9 @@ from torch import Tensor
 from moeguard.backends.flashinfer_cutlass import interleaving
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
+from moeguard.layouts import hopper
+from moeguard.layouts import scales as folded
+from moeguard.layouts.contract import Probe
 from moeguard.quant.formats import FORMATS
 from moeguard.tensors.operand import Operand, Weights
 
@@ -91,6 +94,19 @@ def foreign(weights: Weights, case: Case, library: Any) -> dict[str, Prepared]:
     if library.release.interleaved:
         return {EARLIER: prepare(weights, case, library, interleave=False)}
     return {LATER: prepare(weights, case, library, interleave=True)}
+
+
+def probes(case: Case, library: Any) -> dict[str, Probe]:
+    """What the release interleaves by, with the layout that its kernels read; empty where it interleaves nothing."""
+    if case.recipe not in FOUR_BIT or not library.release.interleaved:
+        return {}
+    name, group = FOUR_BIT[case.recipe]
+    weights = hopper.INT4 if name == "int4" else hopper.MXFP4_BITS if library.release.interleaved_bits else hopper.MXFP4_NIBBLES
+    kind = torch.uint8 if name == "fp4" else torch.bfloat16
+    return {
+        "weights": Probe(weights, lambda data: library.core.interleave_moe_weights_for_sm90_mixed_gemm(data, name), (2, 32, 64)),
+        "scales": Probe(folded.SM90_MXFP4 if name == "fp4" else folded.SM90_INT4, lambda data: library.core
+                        .interleave_moe_scales_for_sm90_mixed_gemm(data.view(kind), group), (2, 128, 8))}
 
 
 def _rows(weights: Weights, part: str) -> Tensor:

@@ -16,7 +16,9 @@ class Release:
     profile_ids: a tactic can be passed to the call (flashinfer#4057); without, the tuner's choice is replaced.
     workspace: the caller may own the workspace. fused_finalize: the call takes ``use_fused_finalize``.
     humming: MXFP4 weights with FP8 activations. interleaved: 4-bit weights must be interleaved for Hopper
-    (flashinfer#3084, first in 0.6.10), earlier releases take them as packed. tuning_buckets: ``autotune`` takes them.
+    (flashinfer#3084, first in 0.6.10), earlier releases take them as packed. interleaved_bits: MXFP4 weights go bit by bit, where
+    releases up to 0.6.14 move whole nibbles. int4_scales: the interleaving of scales takes bf16 ones, of int4 weights.
+    tuning_buckets: ``autotune`` takes them.
     geglu_tanh: the activation is there. shifted_gemm2: GEMM2 ids below the number of GEMM2 tactics run another tactic than
     the tuner chose (flashinfer#3661).
     """
@@ -27,12 +29,15 @@ class Release:
     fused_finalize: bool = True
     humming: bool = True
     interleaved: bool = True
+    interleaved_bits: bool = True
+    int4_scales: bool = True
     tuning_buckets: bool = True
     geglu_tanh: bool = True
     shifted_gemm2: bool = False
 
 
-_EARLY = {"profile_ids": False, "workspace": False, "fused_finalize": False, "humming": False, "shifted_gemm2": True}
+_EARLY = {"profile_ids": False, "workspace": False, "fused_finalize": False, "humming": False, "int4_scales": False,
+          "interleaved_bits": False, "shifted_gemm2": True}
 RELEASES: dict[str, Release] = {
     release.version: release
     for release in (
