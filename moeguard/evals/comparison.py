@@ -24,11 +24,11 @@ class Comparison:
 
     questions, repeats: answers are questions x repeats in each arm. right: of baseline and candidate. losses, gains: pairs
     that are right in the baseline alone, in the candidate alone; pairs with an error in either arm left out. errors: answers
-    that were not given, of baseline and candidate. drop: estimate over the pairs that are left. interval: 95 % bootstrap interval of
-    the drop, clustered by question. upper_bound: of the drop, one-sided 95 %; errors count as if the candidate were wrong
-    and the baseline right. p_value: exact, one-sided, of "no drop" (McNemar; by question where there are repeats).
-    evidence: the betting martingale's. stopped: whether the run ended early, for harm. doubt: why the run tells nothing, whatever
-    the figures.
+    that were not given, of baseline and candidate. drop: estimate over the pairs that are left. interval: 95 % bootstrap
+    interval of the drop, clustered by question. upper_bound: of the drop, one-sided 95 %; errors count as if the candidate
+    were wrong and the baseline right. p_value: exact, one-sided, of "no drop" (McNemar; by question where there are repeats);
+    p_two_sided: of "no difference". alpha: below which a p-value means worse. evidence: the betting martingale's. stopped:
+    whether that shows harm by itself. doubt: why the run tells nothing, whatever the figures.
     """
 
     task: str
@@ -44,6 +44,7 @@ class Comparison:
     upper_bound: float
     margin: float
     p_value: float
+    p_two_sided: float
     alpha: float
     evidence: float
     stopped: bool
@@ -67,8 +68,14 @@ class Comparison:
         return cls(task, name, n, repeats, (sum(one.baseline.right for one in pairs), sum(one.candidate.right for one in pairs)),
                    lost, gained, (sum(one.baseline.error for one in pairs), sum(one.candidate.error for one in pairs)),
                    (lost - gained) / left if left else 0.0, clusters.interval(losses, repeats), upper, allowed,
-                   harm.p_value(losses), alpha - LOOKS if looks else alpha, capital, looks and capital >= 1 / LOOKS, doubt,
+                   harm.p_value(losses), min(1.0, 2 * min(harm.p_value(losses), harm.p_value([-one for one in losses]))),
+                   alpha - LOOKS if looks else alpha, capital, looks and capital >= 1 / LOOKS, doubt,
                    Texts.of(questions), Plan.of(n, (lost + gained) / len(pairs), allowed))
+
+    @property
+    def disagreement(self) -> float:
+        """Share of the answers that are right in one arm alone."""
+        return (self.losses + self.gains) / (self.questions * self.repeats)
 
     @property
     def outcome(self) -> Outcome:

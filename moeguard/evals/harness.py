@@ -11,7 +11,11 @@ import logging
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
+
+Row = dict[str, Any]
 
 #: Loggers of lm-eval that write bodies of HTTP responses.
 TALKATIVE = ("lm_eval.models.api_models", "lm_eval.models.openai_completions")
@@ -25,7 +29,7 @@ def main() -> None:
     """Answer jobs until stdin ends."""
     with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as results, tempfile.TemporaryDirectory() as private:
         os.environ.setdefault("HF_DATASETS_CACHE", str(Path(private, "datasets")))
-        say(results, hello(private))
+        say(results, hello())
         for line in sys.stdin:
             job = json.loads(line)
             try:
@@ -36,13 +40,13 @@ def main() -> None:
                 say(results, {"error": f"{type(error).__name__}: {str(error)[:300]}"})
 
 
-def say(results, data) -> None:
+def say(results: IO[str], data: Any) -> None:
     """One line."""
     results.write(json.dumps(data) + "\n")
     results.flush()
 
 
-def hello(private) -> dict:
+def hello() -> dict[str, str]:
     """Which lm-eval this is, or why there is none."""
     try:
         import lm_eval
@@ -53,7 +57,7 @@ def hello(private) -> dict:
     return {"version": lm_eval.__version__}
 
 
-def fetch(private, task) -> dict:
+def fetch(private: str, task: str) -> dict[str, Any]:
     """Rows of a public data set, from the cache of Hugging Face or its hub."""
     import datasets
 
@@ -62,7 +66,7 @@ def fetch(private, task) -> dict:
     return {"rows": [dict(row) for row in found[asked]], "train": examples and [dict(row) for row in found[examples]]}
 
 
-def prepare(private, name, task, shots, rows) -> None:
+def prepare(private: str, name: str, task: str, shots: list[Row], rows: list[Row]) -> None:
     """A task of that name over these rows, in lm-eval's own form: a stock task with other data."""
     import lm_eval
 
@@ -83,7 +87,8 @@ def prepare(private, name, task, shots, rows) -> None:
     (folder / f"{name}.yaml").write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
 
 
-def evaluate(private, name, ids, base_url, model, chat, concurrency, seed, generation) -> list:
+def evaluate(private: str, name: str, ids: list[int], base_url: str, model: str, chat: bool, concurrency: int, seed: int,
+             generation: dict[str, Any]) -> list[Row]:
     """The sample records of the questions ``ids`` of a prepared task, answered by a server."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
@@ -97,7 +102,7 @@ def evaluate(private, name, ids, base_url, model, chat, concurrency, seed, gener
     return [{key: value for key, value in record.items() if key not in ("doc", "target")} for record in done["samples"][name]]
 
 
-JOBS = {"fetch": fetch, "prepare": prepare, "evaluate": evaluate}
+JOBS: dict[str, Callable[..., Any]] = {"fetch": fetch, "prepare": prepare, "evaluate": evaluate}
 
 if __name__ == "__main__":
     main()

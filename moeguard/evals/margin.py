@@ -72,7 +72,7 @@ def chance(fewest: npt.NDArray[np.int64], questions: int, loss_rate: float, gain
 def limit(questions: int, margin: float, alpha: float) -> float:
     """The score at or below which "not worse by more than ``margin``" is said with an error rate of at most ``alpha``."""
     low, high = float(stats.norm.ppf(alpha)) - 3.0, float(stats.norm.ppf(alpha)) + 0.5
-    for _ in range(18):
+    while high - low > 1e-3:
         middle = (low + high) / 2
         low, high = (middle, high) if size(middle, questions, margin) <= alpha else (low, middle)
     return low

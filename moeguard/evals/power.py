@@ -12,6 +12,8 @@ from moeguard.evals import margin as noninferiority
 
 #: Error rate and power that a plan is made for.
 ALPHA, POWER = 0.05, 0.8
+#: Disagreements that a plan is made for when none was measured.
+USUAL = (0.01, 0.05, 0.1)
 
 
 def harm_power(questions: int, disagreement: float, drop: float, alpha: float = ALPHA) -> float:

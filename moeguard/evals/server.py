@@ -23,7 +23,8 @@ PORT = "{port}"
 SHOWN = 5
 #: Texts whose numbers of tokens tell tokenizers apart.
 PROBES = ("The quick brown fox jumps over the lazy dog.", "1234567890 + 9876543210 = 11111111100", "    def f(x):\n\treturn x",
-          "\u6df7\u5408\u4e13\u5bb6\u6a21\u578b", "na\u00efve caf\u00e9 \u2014 \u03c0\u22483.14159", "supercalifragilisticexpialidocious")
+          "\u6df7\u5408\u4e13\u5bb6\u6a21\u578b",
+          "na\u00efve caf\u00e9 \u2014 \u03c0\u22483.14159", "supercalifragilisticexpialidocious")
 
 
 class ServerLost(Exception):

@@ -54,7 +54,7 @@ class Texts:
             flat = [one for pairs in questions.values() for one in pairs]
             signs[name] = Sign(sum(shows(one.baseline) for one in flat), sum(shows(one.candidate) for one in flat),
                                harm.p_value(losses))
-        words = [[side(one).response.words for one in given] for side in (lambda p: p.baseline, lambda p: p.candidate)]
+        words = [[one.baseline.response.words for one in given], [one.candidate.response.words for one in given]]
         return cls(len(given), 1 - len(places) / len(given) if given else 0.0, float(median(places)) if places else None,
                    max((one.baseline.response.block for one in given), default=1),
                    (float(median(words[0])), float(median(words[1]))) if given else (0.0, 0.0), signs)
