@@ -177,7 +177,7 @@ def _conduct(record: Record, *, as_json: bool) -> int:
         def listen(step: Step) -> None:
             bar.update(row, description=step.arm, completed=step.answered, total=step.total)
             if step.sentence is not None and not as_json:
-                bar.console.print(step.sentence, highlight=False)
+                bar.console.print(step.sentence, highlight=False, soft_wrap=True)
 
         result = SpotCheck(record, listen).run()
     data = {**result.to_data(), "run_dir": str(record.path), "resume": None if result.lost is None else

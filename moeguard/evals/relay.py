@@ -53,8 +53,7 @@ class Relay:
         self.errors = 0
         self.failure: str | None = None
         self._in_a_row, self._lock = 0, threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Listener(("127.0.0.1", 0), _handler(self))
 
     @property
     def url(self) -> str:
@@ -125,6 +124,11 @@ class Relay:
             raise _Fault("connection", f"the connection failed ({type(reason).__name__})") from None
         _check(answer)
         return answer
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 4096  # all requests of a chunk may come at once
 
 
 def _status(error: urllib.error.HTTPError) -> _Fault:
