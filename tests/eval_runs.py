@@ -31,5 +31,5 @@ def server(rows: Path, **faults: Any) -> str:
 
 def arguments(rows: Path, out: Path, baseline: str, candidate: str, *more: object) -> list[object]:
     """The command line of a spot check without examples, in chunks of 20, as JSON."""
-    return ["eval", "gsm8k", "--baseline-cmd", baseline, "--candidate-cmd", candidate, "--data", rows, "--shots", 0, "--chunk", 20,
-            "--concurrency", 4, "--start-timeout", "60s", "--out", out, "--json", *more]
+    return ["eval", "gsm8k", "--baseline-cmd", baseline, "--candidate-cmd", candidate, "--data", rows, "--shots", 0,
+            "--chunk", 20, "--concurrency", 4, "--start-timeout", "60s", "--out", out, "--json", *more]

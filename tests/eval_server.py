@@ -2,9 +2,10 @@
 
     python eval_server.py PORT PROBLEMS.jsonl '{"wrong": 0.2, "die_after": 30}'
 
-wrong: share of the questions that it answers with another number. rate_limit, garble: so many requests at first that get a 429, a
-body that is no JSON. silent: every question with this word gets null. die_after: requests after which the process ends. hang_after:
-requests after which it answers no more. model: its name. tokens_per_word: of its tokenizer. slow: seconds an answer takes.
+wrong: share of the questions that it answers with another number. rate_limit, garble: so many requests at first that get a 429,
+a body that is no JSON. silent: every question with this word gets null. die_after: requests after which the process ends.
+hang_after: requests after which it answers no more. model: its name. tokens_per_word: of its tokenizer. slow: seconds an answer
+takes. echo: it prints each prompt, and repeats it before the answer (A).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 FAULTS: dict[str, Any] = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
-ANSWERS = {row["question"]: row["answer"] for row in map(json.loads, Path(sys.argv[2]).read_text().splitlines())}
+ROWS = [json.loads(line) for line in Path(sys.argv[2]).read_text().splitlines()]
+ANSWERS = {row["question"]: row["answer"] for row in ROWS if "question" in row}
 NUMBER = count(1)
 
 
@@ -38,6 +40,9 @@ class Handler(BaseHTTPRequestHandler):
             self.say(404, {})
         elif body["max_tokens"] == 1:
             self.say(200, {"choices": [{"index": 0, "text": "."}], "usage": {"prompt_tokens": self.tokens(prompt)}})
+        elif FAULTS.get("echo"):
+            print(prompt, flush=True)
+            self.say(200, {"choices": [{"index": 0, "text": f"You ask: {prompt} The answer is (A)."}]})
         else:
             self.answer(prompt.rpartition("Question: ")[2].removesuffix("\nAnswer:"), "messages" in body)
 

@@ -24,7 +24,8 @@ def record(doc: int, right: bool = True, text: str | None = None, **changes: Any
         "exact_match": float(right)} | changes
 
 
-def write(folder: Path, records: Iterable[dict[str, Any]], task: str = "gsm8k", stamp: str = "2026-05-01T12-00-00.000001") -> Path:
+def write(folder: Path, records: Iterable[dict[str, Any]], task: str = "gsm8k",
+          stamp: str = "2026-05-01T12-00-00.000001") -> Path:
     """A folder with one log."""
     folder.mkdir(exist_ok=True)
     (folder / f"samples_{task}_{stamp}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))

@@ -34,7 +34,7 @@ def train(problems: Path, target: Path) -> None:
     raw.pre_tokenizer, raw.decoder = split, decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
     torch.manual_seed(SEED)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     model = MixtralForCausalLM(MixtralConfig(
         vocab_size=len(vocabulary), hidden_size=48, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=4, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=256, pad_token_id=0,

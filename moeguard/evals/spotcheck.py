@@ -86,8 +86,9 @@ class SpotCheck:
 
     def _plan(self, disagreements: Sequence[float]) -> None:
         """Say what so many questions can tell, before they are asked."""
-        for one in disagreements:
-            self._say(BASELINE, Plan.of(len(self._data.rows), one, self._options.margin).sentence)
+        number = len(self._data.rows)
+        for rate in dict.fromkeys(max(one, 1 / number) for one in disagreements):
+            self._say(BASELINE, Plan.of(number, rate, self._options.margin).sentence)
 
     @property
     def _name(self) -> str:

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from commandline import Called, call
 from eval_runs import STAND_IN, arguments, data, server
+from sample_records import SECRET
 
 Cli = Callable[..., Called]
 
@@ -189,3 +191,27 @@ def test_a_run_that_is_killed_leaves_no_server(rows: Path, tmp_path: Path) -> No
     while place in Path("/proc/net/tcp").read_text() and time.monotonic() < until:
         time.sleep(0.05)
     assert place not in Path("/proc/net/tcp").read_text()
+
+
+def test_questions_of_gpqa_are_written_nowhere(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where the run is kept nor where temporary files go, also when servers print and repeat what they are asked."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    names = ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+    made = [{name: f"{SECRET} {name.lower().replace(' ', '-')} {place}" for name in names} for place in range(6)]
+    rows = tmp_path / "private.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in made))
+    words = arguments(rows, tmp_path / "run", server(rows, echo=True), server(rows, echo=True))
+    words[1] = "gpqa"
+    done = cli(*words)
+    assert done.code == 3 and done.data["complete"] and done.data["filters"]["flexible-extract"]["questions"] == 6
+    right = done.data["filters"]["flexible-extract"]["right"]
+    assert right[0] == right[1] < 6  # the right choice is not always (A)
+    written = [file for folder in (tmp_path / "run", temporary) for file in folder.rglob("*") if file.is_file()]
+    assert {"manifest.json", "answers.jsonl", "result.json"} <= {file.name for file in written}
+    for file in written:
+        text = file.read_text(errors="replace")
+        assert "isotope" not in text and "incorrect-answer" not in text, file
+    assert "isotope" not in done.out + done.err

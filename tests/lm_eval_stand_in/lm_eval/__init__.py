@@ -1,4 +1,4 @@
-"""Stands in for lm-evaluation-harness where it is not installed: the calls that moeguard makes, for gsm8k over HTTP.
+"""Stands in for lm-evaluation-harness where it is not installed: the calls that moeguard makes, over HTTP.
 
 The form of tasks and records is that of lm-eval 0.4.13; the soak tests run the real one against the same code.
 """
@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 __version__ = "0.4.13"
-FILTERS = {"strict-match": r"#### (\-?[0-9\.\,]+)", "flexible-extract": r"(-?[$0-9.,]{2,})|(-?[0-9]+)"}
+FILTERS = {"gsm8k": {"strict-match": r"#### (\-?[0-9\.\,]+)", "flexible-extract": r"(-?[$0-9.,]{2,})|(-?[0-9]+)"},
+           "gpqa": {"strict-match": r"(?<=The answer is )(.*)(?=.)", "flexible-extract": r"(\([A-Z]\))"}}
 
 
 def simple_evaluate(model, model_args, tasks, task_manager, samples, gen_kwargs, apply_chat_template, **_):
@@ -27,7 +28,7 @@ def simple_evaluate(model, model_args, tasks, task_manager, samples, gen_kwargs,
     settings = gen_kwargs | {"until": ["Question:", "</s>", "<|im_end|>"]}
 
     def ask(place):
-        prompt = before + f"Question: {rows[place]['question']}\nAnswer:"
+        prompt = before + _prompt(rows[place])
         body = {"model": model_args["model"], "max_tokens": gen_kwargs["max_gen_toks"], "seed": model_args["seed"]}
         body |= {"messages": [{"role": "user", "content": prompt}]} if apply_chat_template else {"prompt": prompt}
         request = urllib.request.Request(model_args["base_url"], json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -38,7 +39,14 @@ def simple_evaluate(model, model_args, tasks, task_manager, samples, gen_kwargs,
     with ThreadPoolExecutor(model_args["num_concurrent"]) as pool:
         answers = dict(zip(samples[name], pool.map(ask, samples[name]), strict=True))
     return {"samples": {name: [_record(place, rows[place], *answers[place], settings, key, pattern)
-                               for key, pattern in FILTERS.items() for place in samples[name]]}}
+                               for key, pattern in FILTERS[name.partition("_")[0]].items() for place in samples[name]]}}
+
+
+def _prompt(row):
+    if "question" in row:
+        return f"Question: {row['question']}\nAnswer:"
+    return f"What is the correct answer to this question:{row['Question']}\nChoices:\n" + "\n".join(
+        f"({letter}) {row[f'choice{place}']}" for place, letter in enumerate("ABCD", start=1)) + "\nLet's think step by step: "
 
 
 def _record(place, row, prompt, text, settings, name, pattern):
