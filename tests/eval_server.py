@@ -5,7 +5,7 @@
 wrong: share of the questions that it answers with another number. rate_limit, garble: so many requests at first that get a 429,
 a body that is no JSON. silent: every question with this word gets null. die_after: requests after which the process ends.
 hang_after: requests after which it answers no more. model: its name. tokens_per_word: of its tokenizer. slow: seconds an answer
-takes. echo: it prints each prompt, and repeats it before the answer (A).
+takes. says: what it prints at its start. echo: it prints each prompt, and repeats it before the answer (A).
 """
 
 from __future__ import annotations
@@ -88,5 +88,5 @@ class Server(ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
-    print(f"serving on port {sys.argv[1]}", flush=True)
+    print(f"serving on port {sys.argv[1]}", FAULTS.get("says", ""), flush=True)
     Server(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-STEPS, BATCH, LEARNING_RATE, SEED = 300, 12, 6e-3, 0
+STEPS, BATCH, LEARNING_RATE, SEED = 700, 8, 4e-3, 0
 
 
 def train(problems: Path, target: Path) -> None:
@@ -36,7 +36,7 @@ def train(problems: Path, target: Path) -> None:
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     model = MixtralForCausalLM(MixtralConfig(
-        vocab_size=len(vocabulary), hidden_size=48, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=len(vocabulary), hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=4, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=256, pad_token_id=0,
         eos_token_id=1, bos_token_id=None, sliding_window=None))
     inputs, labels = [], []
@@ -56,7 +56,7 @@ def train(problems: Path, target: Path) -> None:
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        if step % 20 == 0:
+        if step % 50 == 0:
             print(f"step {step}: loss {loss.item():.4f}", flush=True)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)

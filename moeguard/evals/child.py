@@ -65,11 +65,18 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(1 if kind is None else 5)
+            self._process.wait(30 if kind is None else 3)
         except subprocess.TimeoutExpired:
-            self._process.terminate()
-            self._process.wait()
+            self._end()
         self._results.close()
+
+    def _end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def job(self, job: str, /, **arguments: Any) -> Any:
         """Have a job of ``harness.py`` done. Raises HarnessFailed."""

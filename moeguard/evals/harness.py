@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -27,6 +28,7 @@ HUB = {"gsm8k": ("openai/gsm8k", "main", "test", "train"), "gpqa": ("Idavidrein/
 
 def main() -> None:
     """Answer jobs until stdin ends."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that the private folder goes
     with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as results, tempfile.TemporaryDirectory() as private:
         os.environ.setdefault("HF_DATASETS_CACHE", str(Path(private, "datasets")))
         say(results, hello())
@@ -34,9 +36,7 @@ def main() -> None:
             job = json.loads(line)
             try:
                 say(results, {"ok": JOBS[job.pop("job")](private, **job)})
-            except KeyboardInterrupt:
-                return
-            except BaseException as error:
+            except Exception as error:
                 say(results, {"error": f"{type(error).__name__}: {str(error)[:300]}"})
 
 

@@ -41,7 +41,7 @@ class Relay:
 
     attempts: how often one request is sent at most. timeout: seconds of one attempt. pause: seconds before the second attempt,
     doubled before each further one. answered: called after each request that came to its end. ended: why the server cannot
-    answer any more, None while it may. retries: attempts that were repeated, by kind. errors: requests that failed every time.
+    answer any more, None while it may. retries: attempts that were repeated, by kind.
     failure: why the server is lost, None while it is not.
     """
 
@@ -50,7 +50,6 @@ class Relay:
         self.upstream, self.timeout, self.attempts, self.pause = upstream, timeout, attempts, pause
         self.answered, self.ended = answered, ended
         self.retries: Counter[str] = Counter()
-        self.errors = 0
         self.failure: str | None = None
         self._in_a_row, self._lock = 0, threading.Lock()
         self._server = _Listener(("127.0.0.1", 0), _handler(self))
@@ -91,7 +90,6 @@ class Relay:
                 self.answered()
                 return answer
         with self._lock:
-            self.errors += 1
             self._in_a_row += 1
             if self._in_a_row >= LOST and self.failure is None:
                 self.failure = f"{LOST} requests in a row failed every time, the last one: {fault}"

@@ -23,7 +23,7 @@ Cli = Callable[..., Called]
 pytestmark = pytest.mark.soak
 MODEL = ROOT / "tests" / "tiny_moe.py"
 NEEDED = ("lm-eval[api]==0.4.13", "transformers[serving]==5.24.0", "torch==2.13.0")
-PROBLEMS = 60
+PROBLEMS = 40
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from eval_runs import STAND_IN, arguments, data, server
 from sample_records import SECRET
 
 Cli = Callable[..., Called]
+DISABLED = "Skipping FlashInfer autotune because it is disabled."
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +134,18 @@ def test_arms_that_do_not_fit(cli: Cli, rows: Path, tmp_path: Path, baseline: di
     done = cli(*arguments(rows, tmp_path / "run", server(rows, **baseline), server(rows, **candidate), "--limit", 3, *more))
     assert done.code == 2 and done.out == "" and done.err.count("\n") == 1 and words in done.err
     assert '"arm": "baseline", "chunk": 0' in (tmp_path / "run" / "answers.jsonl").read_text()  # which is kept
+
+
+@pytest.mark.parametrize(("baseline", "candidate", "doubt"), [
+    ("", "OOM detected, falling back to default tactic", "the candidate ran out of memory while it tuned"),
+    (DISABLED, DISABLED, "neither arm was tuned"),
+    (DISABLED, "", None),
+])
+def test_a_candidate_that_was_not_tuned_tells_nothing(cli: Cli, rows: Path, tmp_path: Path, baseline: str, candidate: str,
+                                                      doubt: str | None) -> None:
+    done = cli(*arguments(rows, tmp_path / "run", server(rows, says=baseline), server(rows, says=candidate), "--limit", 20,
+                          "--margin", 0.3))
+    assert done.code == (0 if doubt is None else 3) and (doubt or "not worse by more than 0.3") in done.data["sentence"]
 
 
 def test_a_server_that_does_not_start_says_why(cli: Cli, rows: Path, tmp_path: Path) -> None:
