@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-STEPS, BATCH, LEARNING_RATE, SEED = 700, 8, 4e-3, 0
+STEPS, BATCH, LEARNING_RATE, SEED = 550, 8, 4e-3, 0
 
 
 def train(problems: Path, target: Path) -> None:

@@ -22,6 +22,8 @@ from commandline import Called, call
 from eval_runs import STAND_IN, arguments, data, server
 from sample_records import SECRET
 
+from moeguard.evals.server import Server
+
 Cli = Callable[..., Called]
 DISABLED = "Skipping FlashInfer autotune because it is disabled."
 
@@ -134,6 +136,21 @@ def test_arms_that_do_not_fit(cli: Cli, rows: Path, tmp_path: Path, baseline: di
     done = cli(*arguments(rows, tmp_path / "run", server(rows, **baseline), server(rows, **candidate), "--limit", 3, *more))
     assert done.code == 2 and done.out == "" and done.err.count("\n") == 1 and words in done.err
     assert '"arm": "baseline", "chunk": 0' in (tmp_path / "run" / "answers.jsonl").read_text()  # which is kept
+
+
+def test_servers_that_run_already_take_turns(cli: Cli, rows: Path, tmp_path: Path) -> None:
+    """By URL, through the chat endpoint, each question twice."""
+    out, log = tmp_path / "run", tmp_path / "log"
+    with Server("baseline", None, server(rows), log) as ours, Server("candidate", None, server(rows, wrong=0.5), log) as theirs:
+        done = cli("eval", "gsm8k", "--baseline-url", ours.url, "--candidate-url", f"{theirs.url}/v1/", "--chat", "--data", rows,
+                   "--shots", 2, "--repeats", 2, "--temperature", 0.5, "--limit", 20, "--chunk", 10, "--out", out, "--json")
+        assert ours.ended() is None  # it is not ours to stop
+    one = done.data["filters"]["flexible-extract"]
+    assert (one["questions"], one["repeats"], one["right"][0], one["losses"] % 2) == (20, 2, 40, 0), done
+    assert one["p_value"] == pytest.approx(0.5 ** (one["losses"] // 2)) and done.data["verdict"] == "worse"
+    events = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
+    assert [(event["arm"], event["chunk"], event["repeat"]) for event in events if event["event"] == "answers"] == [
+        (arm, chunk, repeat) for chunk in (0, 1) for repeat in (0, 1) for arm in ("baseline", "candidate")]
 
 
 @pytest.mark.parametrize(("baseline", "candidate", "doubt"), [
