@@ -61,6 +61,19 @@ def test_an_answer_that_was_not_given() -> None:
     assert empty.outcome == "worse"  # what a server gave through the relay it gave, also when it is nothing
 
 
+def test_an_answer_that_the_baseline_did_not_give_may_have_been_right() -> None:
+    found = Result.of(OPTIONS, [answers("baseline", text=MISSING), answers("candidate", range(100)), FINISHED])
+    assert found.comparison is not None and found.comparison.drop == 0 and found.comparison.upper_bound > 0.99
+    assert found.outcome == "cannot_tell"
+
+
+def test_looks_during_the_run_cost_the_look_at_its_end() -> None:
+    """13 lost and 5 gained have p = 0.048."""
+    events = [answers("baseline", range(20, 25)), answers("candidate", range(13)), FINISHED]
+    assert [Result.of(OPTIONS.model_copy(update={"early_stop": looks}), events).outcome for looks in (False, True)] == [
+        "worse", "cannot_tell"]
+
+
 def test_a_damaged_answer_is_named() -> None:
     event = answers("candidate")
     event["answers"][3]["right"] = "yes"
