@@ -69,7 +69,7 @@ def spot_check(cli: Cli, python: Path, rows: Path, served: Callable[..., str],
     def run(backend: str, *more: object) -> Called:
         out = tmp_path_factory.mktemp("runs") / "run"
         done = cli("eval", "gsm8k", "--baseline-cmd", served(), "--candidate-cmd", served(backend), "--data", rows, "--shots", 0,
-                   "--max-tokens", 24, "--concurrency", 2, "--chunk", 30, "--margin", 0.1, "--python", python, "--out", out,
+                   "--max-tokens", 48, "--concurrency", 2, "--chunk", 30, "--margin", 0.1, "--python", python, "--out", out,
                    "--json", *more)
         kept = os.environ.get("MOEGUARD_EVAL_KEEP")
         if kept:
@@ -119,7 +119,7 @@ def test_logs_of_lm_eval_itself(cli: Cli, python: Path, rows: Path, served: Call
             subprocess.run([python.parent / "lm_eval", "run", "--model", "local-completions", "--model_args",
                             ",".join(f"{key}={value}" for key, value in arguments.items()), "--tasks", "arithmetic",
                             "--include_path", tmp_path / "tasks", "--output_path", tmp_path / name, "--log_samples",
-                            "--gen_kwargs", "max_gen_toks=24"],
+                            "--gen_kwargs", "max_gen_toks=48"],
                            check=True, timeout=900, env=os.environ | {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"})
     assert cli("eval", "compare", tmp_path / "baseline", tmp_path / "mutant", "--json").data["verdict"] == "worse"
     healthy = cli("eval", "compare", tmp_path / "baseline", tmp_path / "healthy", "--margin", 0.1, "--json")
