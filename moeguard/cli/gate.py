@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from moeguard.gate.pool import Pool
 
 AllowlistOption = Annotated[Path, typer.Option("--allowlist", help="Allowlist file.")]
-EvidenceOption = Annotated[list[Path], typer.Option("--evidence", help="Run directory; repeatable.")]
+EvidenceOption = Annotated[list[Path], typer.Option("--evidence", help="Run directory, or that of a spot check; repeatable.")]
 MoreEvidence = Annotated[list[Path] | None, typer.Argument(metavar="[DIR]...", help="More run directories.")]
 PolicyOption = Annotated[Path | None, typer.Option("--policy", help="File of thresholds. Default: packaged.")]
 CellOption = Annotated[list[str] | None, typer.Option("--cell", help="BACKEND/RECIPE: only these cells; repeatable.")]
@@ -72,13 +72,14 @@ def gate(
 def pooled(folders: list[Path]) -> Pool:
     """The evidence of these run directories. Raises MoeguardError about one that is no folder."""
     from moeguard.core.errors import MoeguardError
+    from moeguard.gate import spot_check
     from moeguard.gate.evidence import read
     from moeguard.gate.pool import Pool
 
     for folder in folders:
         if not folder.is_dir():
             raise MoeguardError(f"--evidence: {folder} is no folder; allowed: a run directory")
-    return Pool.of(read(folder) for folder in folders)
+    return Pool.of(spot_check.read(folder) if spot_check.is_spot_check(folder) else read(folder) for folder in folders)
 
 
 def selected(names: list[str] | None) -> Callable[[Cell], bool]:

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from moeguard import __version__
-from moeguard.cli import allow, allow_export, bench, doctor, gate, replay, report, router, run, selftest, sweep, tune_audit
+from moeguard.cli import allow, allow_export, bench, doctor, eval, gate, replay, report, router, run, selftest, sweep, tune_audit
 from moeguard.core.errors import MoeguardError
 
 app = typer.Typer(name="moeguard", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -25,6 +25,7 @@ app.command("bench")(bench.bench)
 app.command("gate")(gate.gate)
 allow.app.command()(allow_export.export)
 app.add_typer(allow.app, name="allow")
+app.add_typer(eval.app, name="eval")
 app.command("report")(report.report)
 
 

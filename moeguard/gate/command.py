@@ -21,5 +21,11 @@ def sweep(cell: Cell, *more: str) -> str:
     return shlex.join(["moeguard", "sweep", *_options(cell), *more])
 
 
+def spot_check(cell: Cell, task: str) -> str:
+    """A paired spot check; the commands of the two servers are for the user to say."""
+    return shlex.join(["moeguard", "eval", task, "--backend", cell.backend, "--recipe", cell.recipe,
+                       "--baseline-cmd", "SERVER {port}", "--candidate-cmd", "SERVER {port}"])
+
+
 def _options(cell: Cell) -> list[str]:
     return ["--backend", cell.backend, "--recipe", cell.recipe, "--device", "cpu" if cell.arch == "cpu" else "cuda"]

@@ -74,6 +74,8 @@ def judge(allowlist: Allowlist, pool: Pool, level: str, policy: Policy, today: d
               for run in pool.runs if run.sha256 not in recorded]
     stale += [Stale(run.path, f"the clock says {today}, but the run was started on {run.started}")
               for run in pool.runs if run.started > today]
+    stale += [Stale(check.run_id, f"the clock says {today}, but the spot check was started on {check.started}")
+              for gathered in pool.cells.values() for check in gathered.evals if check.started > today]
     decisions = []
     for cell, gathered in pool.cells.items():
         if not wanted(cell):

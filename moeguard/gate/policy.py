@@ -13,6 +13,7 @@ from moeguard.core.finding import KINDS
 from moeguard.gate.level import LEVELS, check_level
 from moeguard.gate.tables import checked, table_of, text_of
 
+TASKS = ("gsm8k", "gpqa")
 PACKAGED_FILE = Path(__file__).with_name("policy.toml")
 #: Open findings that O3 may be told to tolerate: none of them is about an answer.
 TOLERABLE = ("perf_regression", "tuning_range")
@@ -29,7 +30,8 @@ class Thresholds(BaseModel):
     """What one level asks for; the comments of ``policy.toml`` say what each is.
 
     never: no evidence is enough. max_stratum_bound: None asks for nothing. min_speed_up: None asks for no timed sweep.
-    tolerated: kinds of open findings that do not count, O3 alone.
+    evals: spot checks that must be there, with the largest drop that they may leave possible. tolerated: kinds of open findings
+    that do not count, O3 alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -43,7 +45,16 @@ class Thresholds(BaseModel):
     max_stratum_bound: Annotated[float, Field(gt=0, lt=1)] | None = None
     token_buckets_up_to: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
     min_speed_up: Annotated[float, Field(gt=0)] | None = None
+    evals: dict[str, Annotated[float, Field(gt=0, lt=1)]] = {}
     tolerated: list[str] = []
+
+    @field_validator("evals")
+    @classmethod
+    def _known_tasks(cls, evals: dict[str, float]) -> dict[str, float]:
+        for task in evals:
+            if task not in TASKS:
+                raise ValueError(f"{task!r}; allowed: {', '.join(TASKS)}")
+        return evals
 
     @field_validator("tolerated")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from moeguard.core.cell import Cell
-from moeguard.gate.command import campaign, sweep
+from moeguard.gate.command import campaign, spot_check, sweep
 from moeguard.gate.confidence import runs_needed
 from moeguard.gate.decision import Failed
 from moeguard.gate.pair import combined
@@ -129,11 +129,25 @@ def _speed_up(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
                   sweep(cell))
 
 
+def _evals(cell: Cell, summary: Summary, asked: Thresholds) -> Failed | None:
+    worse = [one for one in summary.evals if one.outcome == "worse"]
+    if worse:
+        return Failed("evals", "none that is worse", "worse", f"a spot check found harm: {worse[0].sentence}",
+                      spot_check(cell, worse[0].task))
+    for task, margin in asked.evals.items():
+        those = [one for one in summary.evals if one.task == task]
+        if not any(one.outcome == "not_worse" and one.upper_bound < margin for one in those):
+            there = "; ".join(one.sentence for one in those) or f"no spot check of {task}"
+            return Failed("evals", f"{task} not worse by more than {margin:g}", "not shown" if those else "none",
+                          f"{there}; a drop of {100 * margin:g} points or more must be excluded", spot_check(cell, task))
+    return None
+
+
 #: By name, in the order in which they are reported.
 RULES: dict[str, Rule] = {
     "open_findings": _open_findings, "known_findings": _known_findings, "tactics": _tactics, "token_buckets": _token_buckets,
     "bound": _bound, "strata": _strata, "executions": _executions, "repeats": _repeats, "reruns": _reruns, "tuning": _tuning,
-    "speed_up": _speed_up,
+    "speed_up": _speed_up, "evals": _evals,
 }
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from moeguard.core.tokens import token_bucket
 from moeguard.gate.confidence import upper_bound
 from moeguard.gate.pair import combined
+from moeguard.gate.spot_check import SpotCheck
 from moeguard.gate.tally import Defect, Stratum, Tally
 
 Count = Annotated[int, Field(ge=0)]
@@ -89,6 +90,7 @@ class Summary(_Value):
     boundary_tokens: numbers of tokens at or beside a power of two. repeats: judged calls of the tactic that has fewest;
     pairs of tactics that count one by one are left out. strata: None without a judged case. speed_up: None when no sweep
     was timed. quarantined_findings: of the tactics that the entry quarantines; all other fields are without these tactics.
+    evals: spot checks of whole models.
     """
 
     runs: Annotated[list[RunId], Field(min_length=1)]
@@ -109,6 +111,7 @@ class Summary(_Value):
     known_findings: list[Problem]
     quarantined_findings: list[Problem] = []
     speed_up: SpeedUp | None = None
+    evals: list[SpotCheck] = []
 
     @model_validator(mode="after")
     def _adds_up(self) -> Summary:
@@ -120,7 +123,7 @@ class Summary(_Value):
         return self
 
     @classmethod
-    def of(cls, runs: Iterable[RunId], tally: Tally, gpu: str | None = None) -> Summary:
+    def of(cls, runs: Iterable[RunId], tally: Tally, gpu: str | None = None, evals: Iterable[SpotCheck] = ()) -> Summary:
         """The summary of the runs whose counts ``tally`` holds; rounded, so that it can be compared after a round trip."""
         failed, gain = set(tally.failed), tally.gain
         cases = len(tally.clean - failed - set(tally.excused)) + len(failed)
@@ -137,6 +140,7 @@ class Summary(_Value):
             open_findings=_problems(tally, (one for one in tally.defects if one.entry is None)),
             known_findings=_problems(tally, (one for one in tally.defects if one.entry is not None)),
             quarantined_findings=_problems(tally, tally.quarantined),
+            evals=sorted(evals, key=lambda check: (check.run_id, check.sha256)),
             speed_up=gain and SpeedUp(median=round(gain[0], 4), low=round(gain[1], 4), high=round(gain[2], 4)))
 
     @property
@@ -150,7 +154,7 @@ class Summary(_Value):
         return (f"{self.executions} executions, {self.failures} failures in {self.cases} distinct cases, bound {self.bound:.3g}; "
                 f"{covered} of {len(self.tactics)} tactics right, {self.repeats} calls or more of each; "
                 f"{len(self.token_buckets)} token buckets, {len(self.boundary_tokens)} boundary token counts; "
-                f"{len(self.known_findings)} known findings{per}")
+                f"{len(self.known_findings)} known findings{per}{''.join(f'; {check.sentence}' for check in self.evals)}")
 
     def to_data(self) -> dict[str, Any]:
         """JSON data, without what is None."""

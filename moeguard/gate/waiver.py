@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 #: Requirements that a waiver may cover. An open finding is lifted by a ledger entry instead.
-WAIVABLE = ("executions", "bound", "tactics", "token_buckets", "repeats", "reruns", "known_findings", "strata", "speed_up")
+WAIVABLE = ("executions", "bound", "tactics", "token_buckets", "repeats", "reruns", "known_findings", "strata", "speed_up",
+            "evals")
 Text = Annotated[str, Field(min_length=1)]
 
 

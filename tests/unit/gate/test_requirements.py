@@ -25,6 +25,8 @@ CELL = Cell.of("mine", "bf16", ENVIRONMENT)
 FAST = Policy("here", {level: one.model_copy(update={"min_speed_up": 1.0, "max_stratum_bound": 0.5})
                        for level, one in Policy.load().levels.items()}, {})
 RACE = PROBLEM | {"kind": "nondeterministic", "tactic": "default", "reruns": 3}
+CHECK = {"run_id": "check-1", "started": TODAY, "sha256": "1" * 64, "task": "gsm8k", "outcome": "not_worse", "questions": 1319,
+         "repeats": 1, "losses": 20, "gains": 18, "margin": 0.02, "drop": 0.0015, "upper_bound": 0.0095}
 #: What must be waived for one to fail alone: a race that is known is a wrong answer too.
 BESIDE = {"reruns": "known_findings"}
 ALONE: dict[str, tuple[dict[str, Any], str]] = {
@@ -37,6 +39,7 @@ ALONE: dict[str, tuple[dict[str, Any], str]] = {
     "speed_up": ({"speed_up": {"median": 0.9, "low": 0.8, "high": 1.2}}, "0.9 times as fast as the default, 1 is needed"),
     "strata": ({"strata": STRATA | {"worst": STRATA["worst"] | {"cases": 4, "bound": 0.527129}}},  # type: ignore[dict-item]
                "tactic b at T >= 4096: 0 failures in 4 cases leave a failure rate of up to 0.527"),
+    "evals": ({"evals": [CHECK | {"outcome": "worse", "upper_bound": 0.08}]}, "a spot check found harm: gsm8k worse"),
     "tuning": ({"known_findings": [PROBLEM | {"kind": "vacuous_autotune"}]}, "a tuning measured nothing"),
     "reruns": ({"known_findings": [RACE]}, "nondeterministic of tactic default needs 59 executions of one and the same case, 3"),
     "repeats": ({"repeats": 4, "tactics": {"a": 4, "b": 9, "default": 9}}, "fewer than 5 judged calls of tactics a"),
@@ -121,6 +124,26 @@ def test_the_price_of_off(changes: dict[str, Any], sentence: str, measures: bool
     assert (found.sentence, found.command) == (
         sentence, "moeguard sweep --backend mine --recipe bf16 --device cuda" if measures else None)
     assert Price.of(CELL, None).command is not None
+
+
+@pytest.mark.parametrize(("checks", "sentence"), [
+    ([], "no spot check of gsm8k; a drop of 1 points or more must be excluded"),
+    ([CHECK | {"task": "gpqa"}], "no spot check of gsm8k"),
+    ([CHECK | {"upper_bound": 0.0101}], "gsm8k not worse: drop 0.15 points, at most 1.01"),
+    ([CHECK | {"outcome": "cannot_tell"}], "gsm8k cannot tell"),
+    ([CHECK, CHECK | {"task": "gpqa", "outcome": "worse"}], "found harm: gpqa worse"),
+    ([CHECK], None),
+])
+def test_spot_checks_are_asked_for_by_a_policy(checks: list[dict[str, Any]], sentence: str | None) -> None:
+    asked = Policy("here", {"O2": Policy.load().levels["O2"].model_copy(update={"evals": {"gsm8k": 0.01}})}, {})
+    found = failed({"evals": checks}, policy=asked)
+    assert set(found) == ({"evals"} if sentence else set())
+    assert sentence is None or sentence in found["evals"].sentence
+    assert failed({"evals": [one for one in checks if one["outcome"] != "worse"]}) == {}
+
+
+def test_a_spot_check_is_no_sweep() -> None:
+    assert {"executions", "bound"} <= set(failed({"evals": [CHECK], "executions": 1, "cases": 0}))
 
 
 def test_o0_is_never_tuned() -> None:
