@@ -10,7 +10,7 @@ from moeguard.core.numerics import Numerics
 from moeguard.core.recipe import RECIPES
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
-from moeguard.mutants.base import Mutant
+from moeguard.mutants.base import Broken
 from moeguard.mutants.catalogue import MUTANTS, corpus
 from moeguard.oracle.reference import make_reference
 from moeguard.tensors.problem import build_problem
@@ -33,7 +33,7 @@ def test_torch_reference_is_clean() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MUTANTS if not kind.isolated], ids=lambda kind: kind.name)
-def test_mutant_is_caught(kind: type[Mutant]) -> None:
+def test_mutant_is_caught(kind: type[Broken]) -> None:
     """On its corpus, with an expected kind."""
     backend, seen = kind(), set()
     for case in corpus(kind):

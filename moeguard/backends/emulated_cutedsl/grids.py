@@ -1,0 +1,57 @@
+"""Rounding points of the batched emulation: numbers put on a format's grid by arithmetic, scales applied by their reciprocal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """mantissa: stored bits. least: exponent of the smallest normal number. largest: beyond it, values saturate or overflow."""
+
+    mantissa: int
+    least: int
+    largest: float
+    saturates: bool = True
+
+    def nearest(self, value: Tensor) -> Tensor:
+        """Float32 ``value`` on the grid, ties to even; NaN stays NaN."""
+        exponent = torch.frexp(value)[1] - 1
+        step = exponent.clamp_min(self.least) - self.mantissa
+        on_grid = torch.ldexp(torch.round(torch.ldexp(value, -step)), step)
+        if self.saturates:
+            return on_grid.clamp(-self.largest, self.largest)
+        return torch.where(on_grid.abs() > self.largest, torch.copysign(torch.full_like(value, torch.inf), value), on_grid)
+
+
+#: "FP8 Formats for Deep Learning" (arXiv:2209.05433); IEEE 754-2019 binary16; bf16 has the exponents of float32.
+E4M3 = Grid(3, -6, 448.0)
+NARROW = {"bf16": Grid(7, -126, 3.3895313892515355e38, saturates=False), "fp16": Grid(10, -14, 65504.0, saturates=False)}
+
+
+def on_grid(value: Tensor, rounding: str, static: Tensor | None) -> Tensor:
+    """Float32 ``value`` [n, N] after a chain of rounding points, as real numbers.
+
+    static: float32 [1], the scale of ``e4m3_per_tensor``. Raises KeyError for a rounding point that is not known.
+    """
+    for point in rounding.split("+"):
+        if point != "none":
+            value = NARROW[point].nearest(value) if point in NARROW else _scaled(value, point, static)
+    return value
+
+
+def _scaled(value: Tensor, point: str, static: Tensor | None) -> Tensor:
+    if point == "e4m3_per_tensor":
+        assert static is not None
+        return E4M3.nearest(value * static.reciprocal()) * static
+    width = {"e4m3_per_token": max(value.shape[1], 1), "e4m3_1x128": 128}[point]
+    parts = []
+    for part in value.split(width, 1):
+        largest = part.abs().amax(1, keepdim=True)
+        empty = largest < E4M3.largest * 2.0**-126
+        scale = torch.where(empty, 1.0, largest / E4M3.largest)
+        parts.append(E4M3.nearest(part * torch.where(empty, 1.0, E4M3.largest / largest)) * scale)
+    return torch.cat(parts, 1) if parts else value
