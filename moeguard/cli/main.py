@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from moeguard import __version__
-from moeguard.cli import allow, allow_export, bench, doctor, gate, replay, report, router, run, selftest, sweep, tune_audit
+from moeguard.cli import allow, allow_export, bench, compare, doctor, gate, replay, report, router, run, selftest, sweep, tune_audit
 from moeguard.core.errors import MoeguardError
 
 app = typer.Typer(name="moeguard", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -22,6 +22,7 @@ app.command("selftest")(selftest.selftest)
 app.command("router")(router.router)
 app.command("tune-audit")(tune_audit.tune_audit)
 app.command("bench")(bench.bench)
+app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
 allow.app.command()(allow_export.export)
 app.add_typer(allow.app, name="allow")

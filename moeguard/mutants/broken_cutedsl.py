@@ -127,20 +127,20 @@ class GlobalScalesMixed(EmulatedCuteDsl, Broken):
         return self.interleave(larger, larger)
 
 
-#: What stands for the library in the release that was pinned: a version, and no entry point.
-PINNED = SimpleNamespace(__version__="0.6.6")
+#: What stands for ``flashinfer.fused_moe`` of the pinned release, which has no ``cute_dsl_fused_moe`` (0.7.4 has it).
+PINNED = SimpleNamespace(__version__="0.6.6", cute_dsl_fused_moe_nvfp4=None)
 
 
 class KernelMissing(EmulatedCuteDsl, Broken):
-    """Says that it is available, and calls an entry point that the pinned release does not have (vllm#38050)."""
+    """Says that it is available, and needs an entry point that the pinned release does not have (vllm#38050)."""
 
     name = "mutant_kernel_missing"
     expected: ClassVar[frozenset[str]] = frozenset({"crash"})
 
     def prepare(self, weights: Weights, case: Case) -> Standard:
-        entry = "cute_dsl_fused_moe_nvfp4"
+        entry = "cute_dsl_fused_moe"
         if not hasattr(PINNED, entry):
-            raise ImportError(f"flashinfer-python {PINNED.__version__} has no flashinfer.{entry}")
+            raise ImportError(f"flashinfer-python {PINNED.__version__} has no flashinfer.fused_moe.{entry}")
         return super().prepare(weights, case)
 
 
