@@ -148,7 +148,7 @@ def _show(data: dict[str, Any], names: tuple[str, ...], out: Path | None) -> Non
 
     console = Console()
     table = Table(title=None, box=None, pad_edge=False)
-    for heading in ("recipe", "cases", "agree", "A wrong", "B wrong", "both wrong", "not compared", "distance"):
+    for heading in ("recipe", "cases", "agree", "A wrong", "B wrong", "both wrong", "skipped", "distance"):
         table.add_column(heading, justify="left" if heading == "recipe" else "right", no_wrap=True)
     for row in data["rows"]:
         found, far = row["outcomes"], row["largest_distance"]
