@@ -35,23 +35,27 @@ NARROW = {"bf16": Grid(7, -126, 3.3895313892515355e38, saturates=False), "fp16":
 def on_grid(value: Tensor, rounding: str, static: Tensor | None) -> Tensor:
     """Float32 ``value`` [n, N] after a chain of rounding points, as real numbers.
 
-    static: float32 [1], the scale of ``e4m3_per_tensor``. Raises KeyError for a rounding point that is not known.
+    static: float32 [1], the scale of ``e4m3_per_tensor``. Raises ValueError for a rounding point that is not known.
     """
     for point in rounding.split("+"):
-        if point != "none":
-            value = NARROW[point].nearest(value) if point in NARROW else _scaled(value, point, static)
+        if point in NARROW:
+            value = NARROW[point].nearest(value)
+        elif point == "e4m3_per_tensor":
+            assert static is not None
+            value = E4M3.nearest(value * static.reciprocal()) * static
+        elif point in ("e4m3_per_token", "e4m3_1x128"):
+            value = _by_blocks(value, 128 if point == "e4m3_1x128" else value.shape[1])
+        elif point != "none":
+            raise ValueError(f"unknown rounding point {point!r}")
     return value
 
 
-def _scaled(value: Tensor, point: str, static: Tensor | None) -> Tensor:
-    if point == "e4m3_per_tensor":
-        assert static is not None
-        return E4M3.nearest(value * static.reciprocal()) * static
-    width = {"e4m3_per_token": max(value.shape[1], 1), "e4m3_1x128": 128}[point]
+def _by_blocks(value: Tensor, width: int) -> Tensor:
+    """e4m3 with one dynamic scale for each ``width`` columns of a row."""
     parts = []
     for part in value.split(width, 1):
         largest = part.abs().amax(1, keepdim=True)
         empty = largest < E4M3.largest * 2.0**-126
         scale = torch.where(empty, 1.0, largest / E4M3.largest)
         parts.append(E4M3.nearest(part * torch.where(empty, 1.0, E4M3.largest / largest)) * scale)
-    return torch.cat(parts, 1) if parts else value
+    return torch.cat(parts, 1)
