@@ -1,4 +1,4 @@
-"""The two CuteDSL dataflows on the same cases: the healthy pair agrees on all of them, and each planted defect is found and named."""
+"""The two CuteDSL dataflows on the same cases: the healthy pair agrees on all, and each planted defect is found and named."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from moeguard.quant.blocks import fake_quantize
 from moeguard.tensors.problem import Problem, build_problem
 from moeguard.tensors.weights import WeightBank
 
+
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
