@@ -114,11 +114,11 @@ class ScalesNotInterleaved(EmulatedCuteDsl, Broken):
 
 
 class GlobalScalesMixed(EmulatedCuteDsl, Broken):
-    """Takes the larger one of the scales of w1 and w3 for both, and does not quantise the weights again."""
+    """Takes the larger one of the global scales of w1 and w3 for both, and does not quantise the weights again."""
 
     name = "mutant_global_scales_mixed"
     expected: ClassVar[frozenset[str]] = MISMATCH
-    trigger: ClassVar[Trigger] = {"recipe": "fp8_per_tensor"}
+    trigger: ClassVar[Trigger] = {"recipe": "nvfp4", "shape": {"hidden_size": 96, "intermediate_size": 64}}
 
     def interleave_scales(self, up: Tensor | None, gate: Tensor | None) -> Tensor | None:
         if up is None or gate is None:

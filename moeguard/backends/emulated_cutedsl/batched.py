@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from moeguard.backends.emulated_cutedsl.grids import on_grid
-from moeguard.backends.protocol import Backend, Support, Traits
+from moeguard.backends.protocol import Backend, Traits
 from moeguard.core.case import Activation, Case
 from moeguard.core.numerics import Numerics
 from moeguard.core.recipe import RECIPES
@@ -51,9 +51,6 @@ class EmulatedCuteDslBatched(Backend):
     """Batched dataflow; in the batched format the kernel alone."""
 
     name = "emulated_cutedsl_batched"
-
-    def supports(self, case: Case) -> Support:
-        return Support.yes() if case.recipe in RECIPES else Support.no(f"no codec for recipe {case.recipe}")
 
     def traits(self, case: Case, tactic: Hashable | None = None) -> Traits:
         return Traits(invalid_ids="drop")

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from moeguard.backends.emulated_cutedsl.casts import requantise
-from moeguard.backends.protocol import Backend, Support, Traits
+from moeguard.backends.protocol import Backend, Traits
 from moeguard.core.case import Activation, Case
 from moeguard.core.numerics import Numerics
 from moeguard.core.recipe import RECIPES
@@ -78,9 +78,6 @@ class EmulatedCuteDsl(Backend):
     """Standard dataflow; in the batched format the valid rows of each expert are its segment, with weight one."""
 
     name = "emulated_cutedsl"
-
-    def supports(self, case: Case) -> Support:
-        return Support.yes() if case.recipe in RECIPES else Support.no(f"no codec for recipe {case.recipe}")
 
     def traits(self, case: Case, tactic: Hashable | None = None) -> Traits:
         return Traits(invalid_ids="drop")
@@ -159,12 +156,12 @@ def _matrix(operand: Operand, bias: Operand | None) -> Matrix:
     codes, scale = operand.codes(), operand.scales()
     if scale is not None and scale.dim() == 1:
         scale = scale.view(-1, 1, 1).expand(-1, codes.shape[1], 1)
-    elif scale is not None and operand.packed:
-        width = codes.shape[2] // scale.shape[2]
-        if width < BLOCK:
-            codes, scale = codes * scale.repeat_interleave(width, 2), None
-    elif scale is not None:
+    elif scale is not None and not operand.grouped:
         scale = scale.repeat_interleave(BLOCK, 1)[:, :codes.shape[1]]
+    elif scale is not None and codes.shape[2] // scale.shape[2] < BLOCK:
+        codes, scale = codes * scale.repeat_interleave(codes.shape[2] // scale.shape[2], 2), None
+        if operand.global_scale is not None:
+            scale = operand.global_scale.view(-1, 1, 1).expand(-1, codes.shape[1], 1)
     return Matrix(codes, scale, None if bias is None else bias.data)
 
 

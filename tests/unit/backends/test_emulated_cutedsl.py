@@ -12,7 +12,6 @@ from moeguard.backends.emulated_cutedsl import casts, grids
 from moeguard.backends.emulated_cutedsl.batched import TILE, EmulatedCuteDslBatched, dispatch
 from moeguard.backends.emulated_cutedsl.standard import EmulatedCuteDsl
 from moeguard.core.case import Case
-from moeguard.core.recipe import RECIPES
 from moeguard.engine.check import check
 from moeguard.quant.blocks import fake_quantize
 from moeguard.tensors.problem import Problem, build_problem
@@ -29,26 +28,26 @@ def one_thread() -> Iterator[None]:
 
 SHAPE = {"num_tokens": 21, "hidden_size": 128, "intermediate_size": 128, "num_experts": 8, "top_k": 3}
 NAMES = ("emulated_cutedsl", "emulated_cutedsl_batched")
-POINTS = ("bf16", "fp16", "e4m3_per_tensor", "e4m3_per_token", "e4m3_1x128", "bf16+e4m3_per_tensor")
 
 
 def build(**fields: object) -> Problem:
     return build_problem(Case.model_validate({"shape": SHAPE, "routing": {"kind": "skewed"}} | fields), WeightBank())
 
 
-@pytest.mark.parametrize("rounding", POINTS)
-def test_both_round_as_the_codecs_do(rounding: str) -> None:
-    """Rows from far below the smallest e4m3 to far above the largest, one of zeros, and a ragged last block."""
+@pytest.mark.parametrize("rounding, width", [
+    *((point, 200) for point in ("bf16", "fp16", "e4m3_per_tensor", "e4m3_per_token", "e4m3_1x128", "bf16+e4m3_per_tensor")),
+    ("mxfp8", 224), ("nvfp4", 208)])
+def test_both_round_as_the_codecs_do(rounding: str, width: int) -> None:
+    """Rows from far below the smallest code to far above the largest, one of zeros, and a last block that may be ragged."""
     generator = torch.Generator().manual_seed(0)
-    value = torch.randn(64, 200, generator=generator) * torch.exp2(torch.arange(-24.0, 40.0))[:, None].clamp(max=2.0**12)
+    value = torch.randn(64, width, generator=generator) * torch.exp2(torch.arange(-24.0, 40.0))[:, None].clamp(max=2.0**12)
     value[5], value[:, 7] = 0.0, torch.exp2(torch.randint(-12, 4, (64,), generator=generator).float())
     static = torch.tensor([0.125])
     wanted = fake_quantize(value, rounding, static)[0]
     assert torch.equal(casts.requantise(value, rounding, static), wanted)
     near = grids.on_grid(value, rounding, static)
-    if "per_token" in rounding or "1x128" in rounding:  # a reciprocal may round a value on an edge the other way
-        assert float((near != wanted).float().mean()) < 0.001
-        torch.testing.assert_close(near, wanted, rtol=0.13, atol=0)
+    if rounding in ("e4m3_per_token", "e4m3_1x128"):  # the last bit of a reciprocal is another one
+        torch.testing.assert_close(near, wanted, rtol=2.0**-22, atol=0)
     else:
         assert torch.equal(near, wanted)
 
@@ -106,7 +105,7 @@ def test_the_masked_kernel_leaves_rows_beyond_the_count_alone(recipe: str) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("fields", [
-    {"recipe": "mxfp4_bf16", "parallel": {"ep_size": 4, "ep_rank": 2}}, {"recipe": "int4_fp8", "activation_format": "batched"},
+    {"recipe": "mxfp4_bf16", "parallel": {"ep_size": 4, "ep_rank": 2}}, {"recipe": "nvfp4", "activation_format": "batched"},
     {"recipe": "fp8_block", "activation_format": "batched", "routing": {"kind": "one_expert"}},
     {"routing": {"kind": "duplicate_ids"}, "layout": {"kind": "nan_padding"}, "weights": {"bias": True}},
     {"shape": SHAPE | {"num_tokens": 0}}], ids=str)
@@ -114,11 +113,3 @@ def test_right_under_every_check(name: str, fields: dict[str, object]) -> None:
     case = Case.model_validate({"shape": SHAPE, "routing": {"kind": "skewed"}, "seed": 7} | fields)
     verdict = check(registry.get(name), case)
     assert verdict.passed, verdict.findings
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_exactly_the_recipes_with_a_codec_are_taken(name: str) -> None:
-    case = Case.model_validate({"shape": SHAPE})
-    taken = {recipe for recipe in (*RECIPES, "nvfp4", "nvfp4_bf16", "mxfp8")
-             if registry.get(name).supports(case.with_(recipe=recipe)).supported}
-    assert taken == set(RECIPES)
