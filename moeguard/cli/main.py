@@ -9,7 +9,21 @@ from typing import Annotated, NoReturn
 import typer
 
 from moeguard import __version__
-from moeguard.cli import allow, allow_export, bench, compare, doctor, gate, replay, report, router, run, selftest, sweep, tune_audit
+from moeguard.cli import (
+    allow,
+    allow_export,
+    bench,
+    compare,
+    doctor,
+    gate,
+    replay,
+    report,
+    router,
+    run,
+    selftest,
+    sweep,
+    tune_audit,
+)
 from moeguard.core.errors import MoeguardError
 
 app = typer.Typer(name="moeguard", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
