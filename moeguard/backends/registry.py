@@ -21,6 +21,8 @@ from moeguard.core.errors import OWN_BACKEND, PluginError, UnknownNameError
 ENTRY_POINT_GROUP = "moeguard.backends"
 BUILTINS: dict[str, str] = {
     "torch_reference": "moeguard.backends.torch_reference:TorchReference",
+    "emulated_cutedsl": "moeguard.backends.emulated_cutedsl.standard:EmulatedCuteDsl",
+    "emulated_cutedsl_batched": "moeguard.backends.emulated_cutedsl.batched:EmulatedCuteDslBatched",
     "triton": "moeguard.backends.triton_moe.backend:Triton",
     "flashinfer_cutlass": "moeguard.backends.flashinfer_cutlass.backend:FlashInferCutlass",
     "flashinfer_cutlass_unfused": "moeguard.backends.flashinfer_cutlass.backend:FlashInferCutlassUnfused",

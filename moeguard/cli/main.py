@@ -9,7 +9,23 @@ from typing import Annotated, NoReturn
 import typer
 
 from moeguard import __version__
-from moeguard.cli import allow, allow_export, bench, doctor, eval, gate, replay, report, router, run, selftest, sweep, tune_audit
+from moeguard.cli import (
+    allow,
+    allow_export,
+    bench,
+    compare,
+    doctor,
+    eval,
+    eval_model,
+    gate,
+    replay,
+    report,
+    router,
+    run,
+    selftest,
+    sweep,
+    tune_audit,
+)
 from moeguard.core.errors import MoeguardError
 
 app = typer.Typer(name="moeguard", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -22,9 +38,11 @@ app.command("selftest")(selftest.selftest)
 app.command("router")(router.router)
 app.command("tune-audit")(tune_audit.tune_audit)
 app.command("bench")(bench.bench)
+app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
 allow.app.command()(allow_export.export)
 app.add_typer(allow.app, name="allow")
+eval.app.command("model")(eval_model.model)
 app.add_typer(eval.app, name="eval")
 app.command("report")(report.report)
 

@@ -16,11 +16,13 @@ from moeguard.engine.pool import Pool, last_launch
 from moeguard.engine.worker import Job, Settings
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
-from moeguard.mutants.base import Mutant
+from moeguard.mutants.base import Broken
 from moeguard.mutants.catalogue import CORPUS, HEALTHY, MUTANTS, corpus
 
 #: Healthy executions by profile; smoke and ci run the corpus, the others go on with drawn cases.
 HEALTHY_EXECUTIONS = {"smoke": 200, "ci": 200, "nightly": 20_000, "soak": 100_000}
+#: Built-in backends that run everywhere and count as healthy.
+HEALTHY_BUILTINS = ("torch_reference", "emulated_cutedsl", "emulated_cutedsl_batched")
 #: Seconds for one backend call; the mutant that hangs costs this much.
 TIMEOUT = 2.0
 
@@ -65,7 +67,7 @@ def selftest(*, profile_name: str = "smoke", device: str = "cpu", seed: int = 0,
     return result
 
 
-def _mutant(pool: Pool, kind: type[Mutant], result: Result) -> None:
+def _mutant(pool: Pool, kind: type[Broken], result: Result) -> None:
     """Run the mutant's corpus until an expected kind is seen."""
     result.mutants += 1
     seen: Counter[str] = Counter()
@@ -105,7 +107,7 @@ def _count(events: list[Event], job: Job, result: Result) -> None:
 
 def _healthy_jobs(result: Result, target: int, device: str, seed: int) -> Iterator[Job]:
     """Every healthy backend on the corpus, then on drawn cases until the target is reached."""
-    names = [kind.name for kind in HEALTHY] + ["torch_reference"]
+    names = [kind.name for kind in HEALTHY] + list(HEALTHY_BUILTINS)
     for case in CORPUS:
         for name in names:
             yield Job(0, name, case)

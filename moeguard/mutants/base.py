@@ -229,16 +229,21 @@ class Pipeline(Backend):
 Trigger = Mapping[str, Any]
 
 
-class Mutant(Pipeline):
-    """A pipeline with one defect.
+class Broken(Backend):
+    """A backend with one defect.
 
     expected: finding kinds, any of which counts as caught. trigger: changes to a case under which the defect shows.
-    isolated: it may take its process down, so it runs in a worker of its own.
+    isolated: it may take its process down, so it runs in a worker of its own. choices: its tactics.
     """
 
+    choices: ClassVar[tuple[str, ...]] = ()
     expected: ClassVar[frozenset[str]]
     trigger: ClassVar[Trigger] = {}
     isolated: ClassVar[bool] = False
+
+
+class Mutant(Pipeline, Broken):
+    """A pipeline with one defect."""
 
 
 def swiglu_oai(gate: Tensor, up: Tensor, alpha: float | None, beta: float | None, limit: float | None) -> Tensor:

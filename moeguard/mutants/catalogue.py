@@ -6,10 +6,11 @@ from typing import Any
 
 from moeguard.backends.protocol import Backend
 from moeguard.core.case import Case
-from moeguard.mutants.base import Mutant
+from moeguard.mutants.base import Broken
 from moeguard.mutants.broken_arithmetic import BROKEN_ARITHMETIC
 from moeguard.mutants.broken_codes import BROKEN_CODES
 from moeguard.mutants.broken_contract import BROKEN_CONTRACT
+from moeguard.mutants.broken_cutedsl import BROKEN_CUTEDSL
 from moeguard.mutants.broken_memory import BROKEN_MEMORY
 from moeguard.mutants.broken_numerics import BROKEN_NUMERICS
 from moeguard.mutants.broken_output import BROKEN_OUTPUT
@@ -23,9 +24,9 @@ from moeguard.mutants.healthy_declared import HEALTHY_DECLARATIONS
 from moeguard.mutants.healthy_packed import HEALTHY_PACKED
 
 #: Every mutant, those that need a process of their own last.
-MUTANTS: tuple[type[Mutant], ...] = (
+MUTANTS: tuple[type[Broken], ...] = (
     *BROKEN_OUTPUT, *BROKEN_MEMORY, *BROKEN_ARITHMETIC, *BROKEN_NUMERICS, *BROKEN_CODES, *BROKEN_SCALES, *BROKEN_ROUTING,
-    *BROKEN_TACTICS, *BROKEN_STATE, *BROKEN_CONTRACT, *BROKEN_PROCESS)
+    *BROKEN_TACTICS, *BROKEN_STATE, *BROKEN_CONTRACT, *BROKEN_CUTEDSL, *BROKEN_PROCESS)
 
 #: Every healthy variant.
 HEALTHY: tuple[type[Backend], ...] = (*HEALTHY_COMPUTATIONS, *HEALTHY_DECLARATIONS, *HEALTHY_PACKED)
@@ -72,6 +73,8 @@ CORPUS: tuple[Case, ...] = (
     _case((10, 80, 48, 4, 2), 186, "nvfp4_bf16", scales={"kind": "heterogeneous", "exponent": 4}),
     _case((11, 64, 96, 6, 2), 193, "nvfp4", inputs="exact", layout="noncontiguous"),
     _case((7, 96, 64, 4, 2), 201, "mxfp8", inputs="exact"),
+    _case((13, 96, 80, 6, 3), 210, routing="skewed").with_(activation_format="batched"),
+    _case((21, 160, 96, 8, 4), 217, "fp8_block", parallel={"ep_size": 2, "ep_rank": 1}).with_(activation_format="batched"),
 )
 
 #: Plain cases into which a trigger is merged; their seeds rotate such checks through all their positions.
@@ -79,7 +82,7 @@ _TRIGGERED: tuple[Case, ...] = (
     _case((10, 72, 56, 4, 2), 0), _case((33, 136, 64, 8, 4), 15), _case((20, 200, 96, 16, 4), 30))
 
 
-def corpus(mutant: type[Mutant]) -> tuple[Case, ...]:
+def corpus(mutant: type[Broken]) -> tuple[Case, ...]:
     """The cases for ``mutant``: those made from its trigger first, then the shared ones."""
     if not mutant.trigger:
         return CORPUS

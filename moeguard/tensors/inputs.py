@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import EllipsisType
 
 import torch
 from torch import Tensor
@@ -83,11 +84,18 @@ def lay_out(data: Tensor, kind: str) -> Tensor:
         return data
     rows, columns = data.shape
     filler = torch.ones(rows, columns + ROW_PADDING, device=data.device).to(data.dtype)
-    if kind == "nan_padding":  # by its bits: casts of NaN differ between devices
-        words, pattern = _NAN[data.dtype]
-        filler.view(words).fill_(pattern)
+    if kind == "nan_padding":
+        filler = not_a_number(filler)
     filler[:, :columns] = data
     return filler[:, :columns]
+
+
+def not_a_number(data: Tensor, rows: Tensor | EllipsisType = ...) -> Tensor:
+    """A copy of ``data`` with NaN in ``rows``, a mask of its first axes, or everywhere. By bits: casts of NaN differ."""
+    words, pattern = _NAN[data.dtype]
+    copy = data.clone()
+    copy.view(words)[rows] = pattern
+    return copy
 
 
 def _values(case: Case, stream: Stream) -> Tensor:

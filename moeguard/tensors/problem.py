@@ -10,7 +10,7 @@ from torch import Tensor
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
 from moeguard.quant.formats import FORMATS
-from moeguard.tensors.inputs import ROW_PADDING, make_inputs
+from moeguard.tensors.inputs import ROW_PADDING, make_inputs, not_a_number
 from moeguard.tensors.operand import Batch, Operand, Weights
 from moeguard.tensors.routing import make_routing
 from moeguard.tensors.weights import WeightBank
@@ -71,7 +71,10 @@ def with_batch(problem: Problem, batch: Batch, case: Case | None = None, weights
 
 
 def _batched(case: Case, weights: Weights, x: Operand, ids: Tensor) -> Problem:
-    """Gather the slots of each local expert into [E_local, max_tokens, H]; rows beyond the count are zero."""
+    """Gather the slots of each local expert into [E_local, max_tokens, H].
+
+    Rows beyond the count are NaN in ``batch.x``, where an engine leaves what was there, and zero in ``flat_x``.
+    """
     local, first = case.experts_local, case.first_expert
     counts = torch.stack([(ids == first + e).sum() for e in range(local)]) if local else ids.new_zeros(0)
     most = max(1, int(counts.max())) if ids.numel() else 1
@@ -87,9 +90,11 @@ def _batched(case: Case, weights: Weights, x: Operand, ids: Tensor) -> Problem:
     scale = gathered(x.scale) if x.scale is not None and x.grouped else x.scale
     rows = torch.arange(most, device=ids.device)
     valid = (rows[None, :] < counts[:, None]).reshape(-1)
-    operand = Operand(data, scale, x.global_scale, x.format)
     flat_scale = scale.flatten(0, 1) if scale is not None and x.grouped else scale
     flat = Operand(data.flatten(0, 1), flat_scale, x.global_scale, x.format)
+    beyond = ~valid.view(local, most)
+    operand = Operand(not_a_number(data, beyond), not_a_number(scale, beyond) if scale is not None and x.grouped else scale,
+                      x.global_scale, x.format)
     flat_ids = (torch.arange(local, dtype=torch.int32, device=ids.device) + first).repeat_interleave(most)[:, None]
     return Problem(case, weights, Batch(operand, expert_num_tokens=counts.to(torch.int32)), flat, flat_ids,
                    torch.ones(local * most, 1, device=ids.device), valid)

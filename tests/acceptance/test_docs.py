@@ -1,10 +1,11 @@
-"""What the documents show of ``tune-audit`` and ``router`` is what a reader gets; links lead somewhere."""
+"""What the documents show of ``tune-audit``, ``router`` and ``compare`` is what a reader gets; links lead somewhere."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,22 @@ def test_an_audit(shown: Shown, cli: Callable[..., Called], monkeypatch: pytest.
     assert done.code == any(line.startswith("warning: ") for line in shown.lines)
     assert sum(line.startswith("warning: ") for line in done.out.splitlines()) == sum(
         line.startswith("warning: ") for line in shown.lines) or "..." in shown.lines
+
+
+COMPARISONS = [one for name in DOCUMENTS for one in commands(name, "moeguard compare")]
+PLUGINS = {"rebound.py": "BatchedRebound", "missing.py": "KernelMissing"}
+
+
+@pytest.mark.parametrize("shown", COMPARISONS, ids=[one.command for one in COMPARISONS])
+def test_a_comparison(shown: Shown, cli: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    for file, kind in PLUGINS.items():
+        text = f"import moeguard as mg\nfrom moeguard.mutants.broken_cutedsl import {kind}\n\nmg.register({kind}())\n"
+        Path(file).write_text(text, encoding="utf-8")
+    done = cli(*shlex.split(shown.command)[1:])
+    assert missing(shown.lines, done.out) is None, done.out
+    assert done.code == ("--plugin" in shown.command)
 
 
 def test_every_warning_is_in_the_table() -> None:

@@ -1,16 +1,18 @@
-"""The same checks run on a GPU: the reference is clean there, and mutants are caught."""
+"""The same checks run on a GPU: healthy backends are clean there, and mutants are caught."""
 
 from __future__ import annotations
 
 import pytest
 
 import moeguard as mg
+from moeguard.backends import registry
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
 from moeguard.core.recipe import RECIPES
+from moeguard.engine.selftest import HEALTHY_BUILTINS
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
-from moeguard.mutants.base import Mutant
+from moeguard.mutants.base import Broken
 from moeguard.mutants.catalogue import MUTANTS, corpus
 from moeguard.oracle.reference import make_reference
 from moeguard.tensors.problem import build_problem
@@ -19,11 +21,10 @@ from moeguard.tensors.weights import WeightBank
 pytestmark = pytest.mark.gpu
 
 
-def test_torch_reference_is_clean() -> None:
-    """Sixty-four drawn cases, no finding."""
-    from moeguard.backends.torch_reference import TorchReference
-
-    backend, executions = TorchReference(), 0
+@pytest.mark.parametrize("name", HEALTHY_BUILTINS)
+def test_a_healthy_backend_is_clean(name: str) -> None:
+    """Two rounds of drawn cases, no finding."""
+    backend, executions = registry.get(name), 0
     for number in range(2):
         for case in draw_round(profile("smoke", "cuda"), tuple(RECIPES), 5, number):
             verdict = mg.check(backend, case, device="cuda")
@@ -33,7 +34,7 @@ def test_torch_reference_is_clean() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MUTANTS if not kind.isolated], ids=lambda kind: kind.name)
-def test_mutant_is_caught(kind: type[Mutant]) -> None:
+def test_mutant_is_caught(kind: type[Broken]) -> None:
     """On its corpus, with an expected kind."""
     backend, seen = kind(), set()
     for case in corpus(kind):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import os
 import re
 import signal
@@ -12,11 +13,12 @@ import time
 import pytest
 import torch
 
+from moeguard.backends.protocol import Backend
 from moeguard.core.case import Case
 from moeguard.core.finding import KINDS
 from moeguard.core.recipe import RECIPES
 from moeguard.engine.check import check
-from moeguard.mutants.base import Mutant, Pipeline
+from moeguard.mutants.base import Broken, Pipeline
 from moeguard.mutants.catalogue import CORPUS, MUTANTS, WITHOUT_MUTANT, corpus
 from moeguard.tensors.problem import build_problem
 from moeguard.tensors.weights import WeightBank, make_weights
@@ -31,12 +33,19 @@ class Plain(Pipeline):
     name = "plain"
 
 
-def answer(backend: Pipeline, case: Case) -> torch.Tensor:
+def healthy(kind: type[Broken]) -> Backend:
+    """What the mutant would be without its defect."""
+    if issubclass(kind, Pipeline):
+        return Plain()
+    return next(base() for base in kind.__mro__[1:] if issubclass(base, Backend) and not issubclass(base, Broken))
+
+
+def answer(backend: Backend, case: Case) -> torch.Tensor:
     """The answer in guarded memory, so that a mutant that strays cannot hurt."""
     problem = build_problem(case, BANK)
-    rows, columns = problem.output_shape
-    storage = torch.zeros(rows * columns + 256, dtype=problem.output_dtype)
-    out = storage[128: 128 + rows * columns].view(rows, columns)
+    size = math.prod(problem.output_shape)
+    storage = torch.zeros(size + 256, dtype=problem.output_dtype)
+    out = storage[128: 128 + size].view(problem.output_shape)
     backend.run(backend.prepare(problem.weights, case), problem.batch, out)
     return out.clone()
 
@@ -64,14 +73,14 @@ def test_corpus_is_cheap_and_varied() -> None:
 
 
 @pytest.mark.parametrize("kind", ARITHMETIC, ids=lambda kind: kind.name)
-def test_wrong_values_differ_from_healthy_ones(kind: type[Mutant]) -> None:
-    plain, mutant = Plain(), kind()
+def test_wrong_values_differ_from_healthy_ones(kind: type[Broken]) -> None:
+    plain, mutant = healthy(kind), kind()
     assert any(not torch.equal(answer(mutant, case).nan_to_num(7.0), answer(plain, case).nan_to_num(7.0))
                for case in corpus(kind)[:6])
 
 
 @pytest.mark.parametrize("kind", IN_PROCESS, ids=lambda kind: kind.name)
-def test_caught_by_an_expected_kind(kind: type[Mutant]) -> None:
+def test_caught_by_an_expected_kind(kind: type[Broken]) -> None:
     mutant = kind()
     found: set[str] = set()
     for case in corpus(kind):
@@ -82,7 +91,7 @@ def test_caught_by_an_expected_kind(kind: type[Mutant]) -> None:
     pytest.fail(f"{kind.name}: expected one of {sorted(kind.expected)}, found {sorted(found)}")
 
 
-def end_of(kind: type[Mutant], seconds: float) -> int | None:
+def end_of(kind: type[Broken], seconds: float) -> int | None:
     """Wait status of a forked child that runs the mutant; None when it is still alive after ``seconds``."""
     case = corpus(kind)[0]
     problem = build_problem(case, BANK)

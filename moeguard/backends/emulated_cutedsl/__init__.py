@@ -1,0 +1,1 @@
+"""The two dataflows of FlashInfer's CuteDSL MoE in plain torch, on CPU and GPU."""
