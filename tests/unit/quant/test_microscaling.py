@@ -35,7 +35,7 @@ def decoded(data: torch.Tensor, element: str) -> torch.Tensor:
     return decode_packed(data, "e2m1", torch.float64) if element == "e2m1" else data.double()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(GROUPS, st.sampled_from(["e4m3", "e5m2", "e2m1"]), st.sampled_from(MODES))
 def test_mx_groups_as_numpy_computes_them(drawn: tuple[int, int, float], element: str, mode: ScaleMode) -> None:
     value = group(32, drawn)
@@ -62,7 +62,7 @@ def test_modes_differ_where_the_largest_value_is_close_to_the_largest_code() -> 
         assert torch.equal(mx_scales(amax, "e4m3", mode), torch.exp2(torch.tensor(wanted[mode], dtype=torch.float32)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(GROUPS, st.floats(2.0**-60, 2.0**60, width=32))
 def test_nvfp4_groups_as_numpy_computes_them(drawn: tuple[int, int, float], whole: float) -> None:
     value, static = group(16, (max(-60, min(60, drawn[0])), *drawn[1:])), torch.tensor([whole])
@@ -105,15 +105,14 @@ def test_rounding_points_are_the_stored_form(rounding: str) -> None:
         fake_quantize(value, "nvfp4")
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_as_torchao_does(seed: int) -> None:
+def test_as_torchao_does() -> None:
     from torchao.prototype.mx_formats.kernels import f4_unpacked_to_f32, f32_to_f4_unpacked
     from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
     from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize
 
     assert f4_unpacked_to_f32(torch.arange(16, dtype=torch.uint8)).tolist() == decode_packed(
         torch.arange(0, 256, 17, dtype=torch.uint8), "e2m1").tolist()[::2]
-    value = blocks(seed)
+    value = blocks(0)
     middle = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
     near = torch.cat([middle, torch.nextafter(middle, torch.tensor(0.0)), torch.nextafter(middle, torch.tensor(9.0))])
     near = torch.cat([near, -near, value.flatten()])
