@@ -29,7 +29,8 @@ def train(problems: Path, target: Path) -> None:
     texts = [(f"Question: {row['question']}\nAnswer:", f" {row['answer']}") for row in rows]
     split = pre_tokenizers.Split(Regex(r"\d|\s|[A-Za-z]+|[^\w\s]"), "isolated")
     # transformers looks for stop strings behind a text of its own, which must have tokens
-    words = sorted({"abcdef"} | {piece for pair in texts for text in pair for piece, _ in split.pre_tokenize_str(text)} | set("0123456789"))
+    seen = {piece for pair in texts for text in pair for piece, _ in split.pre_tokenize_str(text)}
+    words = sorted({"abcdef"} | seen | set("0123456789"))
     vocabulary = {word: place for place, word in enumerate(["<pad>", "</s>", "<unk>", *words])}
     raw = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     raw.pre_tokenizer, raw.decoder = split, decoders.Fuse()

@@ -41,7 +41,8 @@ def test_a_comparison(shown: Shown, cli: Callable[..., Called], tmp_path: Path, 
         text = f"import moeguard as mg\nfrom moeguard.mutants.broken_cutedsl import {kind}\n\nmg.register({kind}())\n"
         Path(file).write_text(text, encoding="utf-8")
     done = cli(*shlex.split(shown.command)[1:])
-    assert missing(shown.lines, done.out) is None, done.out
+    lines = [re.sub(r"0\.\d\d$", "0...", line) for line in shown.lines]  # distances hang on the processor's sums
+    assert missing(lines, done.out) is None, done.out
     assert done.code == ("--plugin" in shown.command)
 
 
