@@ -81,6 +81,14 @@ def cutedsl_answer(recipe: str, activation: str) -> float:
     return float((got - wanted).abs().max() / wanted.abs().max())
 
 
+def cutedsl_second_factor() -> float:
+    """Relative error of ``w2_alpha`` against the factors of down and of the intermediate alone, though gate and up differ."""
+    _, problem, named, _ = _run(FlashInferCuteDSL, "nvfp4")
+    gate, up, down = (one.global_scale for one in (problem.weights.gate, problem.weights.up, problem.weights.down) if one)
+    assert not torch.equal(gate, up)
+    return float((named["w2_alpha"] / (down * problem.weights.intermediate_scale) - 1).abs().max())
+
+
 def trtllm_weights(recipe: str, activation: str) -> list[bool]:
     """Whether FlashInfer's own functions restore [up; gate] and down, codes and scales, from what the adapter passes."""
     _, problem, named, _ = _run(FlashInferTRTLLM, recipe, activation={"kind": activation})

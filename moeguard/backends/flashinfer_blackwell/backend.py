@@ -109,7 +109,7 @@ class Blackwell(Backend):
             tuner.forced(library.tuner, chosen, lambda: self.launch(library, prepared, batch, out, workspace=workspace))
 
     def tactics(self, prepared: Any, batch: Batch) -> tuple[Hashable, ...]:
-        """What the library's own runner declares valid for this batch; nothing is launched."""
+        """What the library's own runner declares valid for this batch; no kernel of the MoE is launched."""
         return tuple(self._offer(self.library(), prepared, batch, None))
 
     def tune(self, prepared: Any, batch: Batch) -> Hashable | None:

@@ -77,12 +77,14 @@ class FlashInferCuteDSL(Blackwell):
                 *(["swiglu_alpha"] if case.activation.kind == "swiglu_oai" else [])]
 
     def known(self, case: Case) -> Support:
-        """MXFP8 activations are a mode of ``cute_dsl_fused_moe`` alone."""
+        """MXFP8 activations are a mode of ``cute_dsl_fused_moe`` alone, and it has none for Rubin (``validate_w4a8_inputs``)."""
         release = self.release()
         if release is not None and case.recipe in ("mxfp8", "mxfp4_fp8"):
             reason = entries.CUTE_DSL.lacking(release)
             if reason is not None:
                 return Support.no(reason)
+            if torch.cuda.is_available() and torch.cuda.get_device_capability() == (10, 7):
+                return Support.no(f"no CuteDSL kernel for recipe {case.recipe} on compute capability 10.7")
         return super().known(case)
 
     def traits(self, case: Case, tactic: Hashable | None = None) -> Traits:
@@ -102,15 +104,15 @@ class FlashInferCuteDSL(Blackwell):
 
     def prepare_with(self, library: Library, weights: Weights, case: Case) -> Prepared:
         experts, group = case.experts_local, MODES[case.recipe][1]
-        w1, w1_scale = scales.up_gate(weights), scales.up_gate(weights, "scale").view(torch.uint8)
+        w1, (w1_scale, w1_factor, ratio) = scales.up_gate(weights), scales.one_factor(weights, experts)
         if weights.up is not None:
             w1, w1_scale = layouts.interleaved(library, w1, w1_scale)
         w2, w2_scale = weights.down.data.contiguous(), scales.block_scales(weights.down)
         static = weights.intermediate_scale if case.recipe == "nvfp4" else None
-        ratio, down = scales.up_over_gate(weights, experts), scales.factor(weights.down, experts)
+        down = scales.factor(weights.down, experts)
         return Prepared(
             case, weights, {}, w1, layouts.mma_scales(library, w1_scale, case.shape.hidden_size, group), w2,
-            layouts.mma_scales(library, w2_scale, case.intermediate_local, group), scales.factor(weights.gate, experts),
+            layouts.mma_scales(library, w2_scale, case.intermediate_local, group), w1_factor,
             down * ratio * (1.0 if static is None else static), None if static is None else 1 / static)
 
     def launch(self, library: Library, prepared: Any, batch: Batch, out: Tensor, *, tactic: Any = None,
@@ -147,7 +149,7 @@ class FlashInferCuteDSL(Blackwell):
         if recipe == "nvfp4":
             return batch.x.data, scales.block_scales(batch.x).unsqueeze(-1)
         x, x_scale = library.call(entries.MXFP8_QUANTIZE, input=batch.x.data, is_sf_swizzled_layout=False)
-        return x, x_scale.view(torch.uint8).reshape(x.shape[0], -1)
+        return x, x_scale.view(torch.uint8).reshape(x.shape[0], x.shape[1] // 32)
 
 
 def _activation(case: Case) -> dict[str, Any]:

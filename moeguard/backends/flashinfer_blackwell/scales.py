@@ -44,3 +44,24 @@ def up_over_gate(weights: Weights, experts: int) -> Tensor:
     if weights.up is None:
         return torch.ones_like(gate)
     return torch.where(gate == 0, torch.ones_like(gate), factor(weights.up, experts) / gate)
+
+
+def one_factor(weights: Weights, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scales of GEMM1 with one factor an expert for gate and up: bytes [E, 2I or I, groups], the factor, and what is left for up.
+
+    Kernels that have one global scale for both get the larger one, and the block scales of the other half take up the difference
+    where e4m3 holds it without rounding; then 1 is left. Otherwise the factor is that of gate, and what is left goes behind the
+    activation, which up enters as a factor. float32 [E] each.
+    """
+    joined, gate = up_gate(weights, "scale"), factor(weights.gate, experts)
+    if weights.up is None or joined.dtype != torch.float8_e4m3fn:
+        return joined.view(torch.uint8), gate, up_over_gate(weights, experts)
+    up = factor(weights.up, experts)
+    common = torch.maximum(gate, up)
+    share = torch.where(common == 0, torch.ones_like(common), torch.stack((up, gate), 1).T / common).T.contiguous()
+    wanted = joined.float() * share.repeat_interleave(joined.shape[1] // 2, 1)[..., None]
+    moved = wanted.to(torch.float8_e4m3fn)
+    exact = (moved.float() == wanted).flatten(1).all(1)
+    kept = torch.where(exact[:, None, None], moved.view(torch.uint8), joined.view(torch.uint8))
+    ratio = up_over_gate(weights, experts)
+    return kept, torch.where(exact, common, gate), torch.where(exact, torch.ones_like(ratio), ratio)

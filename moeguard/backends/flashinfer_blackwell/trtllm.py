@@ -92,7 +92,6 @@ class FlashInferTRTLLM(Blackwell):
         entry = entries.TRTLLM[kind, self.routed]
         named = trtllm_calls.arguments(library, prepared, batch, kind) | self._routing(library.release, case, batch, entry)
         takes = entry.takes(library.release, "output")
-        # The function for FP8 per tensor took no preallocated output before its routed form came.
         done = library.call(entry, **named, **({"output": out} if takes else {}))
         if not takes:
             out.copy_(done[0] if isinstance(done, list | tuple) else done)

@@ -122,7 +122,7 @@ def _quantised(library: Library, recipe: str, batch: Batch) -> tuple[Tensor, Ten
         scale = row_scales(wide, BLOCK)
         return encode(wide / expand_rows(scale, wide.shape[-1]), "e4m3"), scale.t().contiguous()
     q, scale = library.call(MXFP8_QUANTIZE, input=x, is_sf_swizzled_layout=False)
-    linear = scale.view(torch.uint8).reshape(x.shape[0], -1)
+    linear = scale.view(torch.uint8).reshape(x.shape[0], x.shape[1] // 32)
     return q, linear if recipe == "mxfp8" else linear.view(torch.float8_e4m3fn)
 
 

@@ -53,7 +53,7 @@ def answering(tuner: Any, answer: Callable[[Asked], Any]) -> Iterator[None]:
 
 
 def capture(tuner: Any, call: Callable[[], object]) -> Asked:
-    """What ``call`` asks of the tuner; it is ended there and launches nothing. Raises RuntimeError when it never asks."""
+    """What ``call`` asks of the tuner; it is ended there, before its own kernels. Raises RuntimeError when it never asks."""
     def stop(asked: Asked) -> Any:
         raise _Captured(asked)
 

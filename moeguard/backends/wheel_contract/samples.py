@@ -10,7 +10,8 @@ from moeguard.core.case import Case
 
 _SHAPE = {"num_tokens": 5, "hidden_size": 256, "intermediate_size": 256, "num_experts": 8, "top_k": 2}
 _VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("", {}), (" with biases", {"weights": {"bias": True}}), (" on rank 1 of 2", {"parallel": {"ep_size": 2, "ep_rank": 1}}))
+    ("", {}), (" with biases", {"weights": {"bias": True}}), (" on rank 1 of 2", {"parallel": {"ep_size": 2, "ep_rank": 1}}),
+    (" without tokens", {"shape": _SHAPE | {"num_tokens": 0}}))
 _ACTIVATIONS = ("swiglu", "relu2", "swiglu_oai", "geglu", "geglu_tanh", "silu", "gelu")
 
 
@@ -20,7 +21,7 @@ def samples(backend: Backend, recipe: str) -> Iterator[tuple[str, Case]]:
         for activation in _ACTIVATIONS:
             for name, more in _VARIANTS if activation in ("swiglu", "swiglu_oai") else _VARIANTS[:1]:
                 case = Case.model_validate({"shape": _SHAPE, "recipe": recipe, "activation": {"kind": activation},
-                                            "activation_format": layout, **more})
+                                            "activation_format": layout} | more)
                 if backend.supports(case).supported:
                     yield f"{activation}{name}", case
 

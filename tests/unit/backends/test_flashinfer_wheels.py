@@ -18,7 +18,7 @@ FORMATS = {"bf16": 2, "fp8_per_tensor": 2, "mxfp8": 4, "mxfp4_bf16": 4, "nvfp4":
 #: Questions by name: a function of ``flashinfer_blackwell_calls`` and its arguments.
 WANTED: dict[str, list[Any]] = {
     "asked": ["asked", ["nvfp4", "bf16", "fp8_per_tensor"]], "batched": ["batched_calls"], "logits": ["logits"],
-    "tuned": ["tuned"], "batched answer": ["batched_answer"],
+    "tuned": ["tuned"], "batched answer": ["batched_answer"], "second factor": ["cutedsl_second_factor"],
     **{f"cutedsl {recipe} {kind}": ["cutedsl_answer", recipe, kind] for recipe in ("nvfp4", "nvfp4_bf16", "mxfp8", "mxfp4_fp8")
        for kind in ("swiglu", "relu2")},
     **{f"weights {recipe} {kind}": ["trtllm_weights", recipe, kind] for recipe in FORMATS for kind in ("swiglu", "relu2")},
@@ -55,7 +55,7 @@ def test_every_call_binds_and_the_version_table_is_right(facts: Facts, early: Fa
             row = _rows(answer)[adapter, "nvfp4"]
             assert row["holds"] and row["calls"] and row["helpers"], row
     assert _rows(facts["asked"])["flashinfer_cutedsl", "nvfp4"]["cases"] == [
-        "swiglu", "swiglu on rank 1 of 2", "relu2", "geglu_tanh"]
+        "swiglu", "swiglu on rank 1 of 2", "swiglu without tokens", "relu2", "geglu_tanh"]
 
 
 def test_what_a_release_lacks_is_named_with_its_version(early: Facts) -> None:
@@ -63,7 +63,8 @@ def test_what_a_release_lacks_is_named_with_its_version(early: Facts) -> None:
     assert not row["holds"] and row["reason"] == (
         "FlashInfer 0.6.6 has no flashinfer.fused_moe.trtllm_fp8_per_tensor_scale_routed_moe (first in 0.6.18.post1)")
     assert _rows(early["asked"])["flashinfer_trtllm_logits", "fp8_per_tensor"]["holds"]
-    assert _rows(early["asked"])["flashinfer_cutedsl", "nvfp4"]["cases"] == ["swiglu", "swiglu on rank 1 of 2"]
+    assert _rows(early["asked"])["flashinfer_cutedsl", "nvfp4"]["cases"] == [
+        "swiglu", "swiglu on rank 1 of 2", "swiglu without tokens"]
 
 
 @pytest.mark.parametrize("kind", ["swiglu", "relu2"])
@@ -83,6 +84,11 @@ def test_flashinfer_s_own_functions_restore_the_weights_of_trtllm(facts: Facts, 
 @pytest.mark.parametrize("recipe", ["fp8_per_tensor", "nvfp4"])
 def test_scale_arguments_of_trtllm(facts: Facts, recipe: str) -> None:
     assert max(map(abs, facts[f"factors {recipe}"])) < 1e-6
+
+
+def test_what_gate_and_up_differ_by_goes_into_the_block_scales(facts: Facts) -> None:
+    """So that the intermediate is quantised with the static scale that it has."""
+    assert facts["second factor"] < 1e-6
 
 
 def test_three_calls_of_the_batched_adapter(facts: Facts) -> None:
