@@ -39,6 +39,12 @@ def _mma(index: tuple[Tensor, ...], sizes: tuple[int, ...]) -> Tensor:
                 (32, 4, _up(sizes[1], 128), 4, _up(sizes[2], 4), sizes[0]))
 
 
+def _by_columns(index: tuple[Tensor, ...], sizes: tuple[int, ...]) -> Tensor:
+    """The four scales of 128 columns, row after row."""
+    expert, row, group = index
+    return flat((expert, group // 4, row, group % 4), (sizes[0], sizes[2] // 4, sizes[1], 4))
+
+
 def _folded(across: int, width: int) -> Formula:
     """Blocks of 64 rows and 128 columns: ``across`` scales of ``width`` bytes a row, 16 bytes from rows that lie side by side."""
     slices = 16 // (across * width)
@@ -59,5 +65,7 @@ MMA_128X4 = Layout(
     "scales as the MMA view [32, 4, m, 4, k, E]",
     "flashinfer/cute_dsl/utils.py: get_mma_sf_shape and the mapping in the documentation of convert_sf_to_mma_layout", _mma,
     length=_padded(128))
+SM90_MXFP4_EARLY = Layout("MXFP4 scales by 128 columns for Hopper",
+                          "interleave_moe_scales_for_sm90_mixed_gemm of FlashInfer 0.6.11.post2 and 0.6.14", _by_columns)
 SM90_MXFP4 = Layout("MXFP4 scales folded for Hopper", SM90, _folded(4, 1))
 SM90_INT4 = Layout("int4 scales folded for Hopper", SM90, _folded(1, 2))

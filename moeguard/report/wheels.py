@@ -105,5 +105,4 @@ def _layouts(answers: Answers) -> str:
     changed = dict.fromkeys(f"- {line}" for answer in answers for line in answer.get("changed", ()))
     return ("## Layouts\n\n" + _table(["layout", "function", *(answer["version"] for answer in answers)], body)
             + _listed("Moved or refused", moved)
-            + _listed("Layouts that changed between releases, made on a GPU alone (read off the sources of the kernels)",
-                      list(changed)))
+            + _listed("Layouts that changed between releases (of the weights by the sources of the kernels)", list(changed)))

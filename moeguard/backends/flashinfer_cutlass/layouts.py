@@ -102,11 +102,13 @@ def probes(case: Case, library: Any) -> dict[str, Probe]:
         return {}
     name, group = FOUR_BIT[case.recipe]
     weights = hopper.INT4 if name == "int4" else hopper.MXFP4_BITS if library.release.interleaved_bits else hopper.MXFP4_NIBBLES
+    early = name == "fp4" and not library.release.interleaved_bits
+    placed = folded.SM90_MXFP4_EARLY if early else folded.SM90_MXFP4 if name == "fp4" else folded.SM90_INT4
     kind = torch.uint8 if name == "fp4" else torch.bfloat16
     return {
         "weights": Probe(weights, lambda data: library.core.interleave_moe_weights_for_sm90_mixed_gemm(data, name), (2, 32, 64)),
-        "scales": Probe(folded.SM90_MXFP4 if name == "fp4" else folded.SM90_INT4, lambda data: library.core
-                        .interleave_moe_scales_for_sm90_mixed_gemm(data.view(kind), group), (2, 128, 8))}
+        "scales": Probe(placed, lambda data: library.core.interleave_moe_scales_for_sm90_mixed_gemm(data.view(kind), group),
+                        (2, 128, 8))}
 
 
 def _rows(weights: Weights, part: str) -> Tensor:

@@ -16,9 +16,9 @@ class Release:
     profile_ids: a tactic can be passed to the call (flashinfer#4057); without, the tuner's choice is replaced.
     workspace: the caller may own the workspace. fused_finalize: the call takes ``use_fused_finalize``.
     humming: MXFP4 weights with FP8 activations. interleaved: 4-bit weights must be interleaved for Hopper
-    (flashinfer#3084, first in 0.6.10), earlier releases take them as packed. interleaved_bits: MXFP4 weights go bit by bit, where
-    releases up to 0.6.14 move whole nibbles. int4_scales: the interleaving of scales takes bf16 ones, of int4 weights.
-    tuning_buckets: ``autotune`` takes them.
+    (flashinfer#3084, first in 0.6.10), earlier releases take them as packed. interleaved_bits: MXFP4 weights go bit by bit
+    and their scales are folded, where releases up to 0.6.14 move whole nibbles, and scales as before the interleaving.
+    int4_scales: the interleaving of scales takes bf16 ones, of int4 weights. tuning_buckets: ``autotune`` takes them.
     geglu_tanh: the activation is there. shifted_gemm2: GEMM2 ids below the number of GEMM2 tactics run another tactic than
     the tuner chose (flashinfer#3661).
     """

@@ -28,7 +28,7 @@ from moeguard.backends.wheel_contract.row import Row
 from moeguard.backends.wheel_contract.samples import refusal, samples
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
-from moeguard.layouts import hopper
+from moeguard.layouts import hopper, scales
 from moeguard.layouts.contract import Probe
 from moeguard.tensors.problem import build_problem
 from moeguard.tensors.weights import WeightBank
@@ -54,7 +54,7 @@ def examine(recipes: Sequence[str] = tuple(RECIPES)) -> dict[str, Any]:
         for recipe in recipes:
             rows.append(_row(kind, recipe, release))
     return {"version": release, "stood_in": stood_in, "rows": [row.to_data() for row in rows], "table": list(_table(release)),
-            "layouts": [*_layouts(release), *witnesses.asked()], "changed": list(_changed(release))}
+            "layouts": [*_layouts(release), *witnesses.asked(release)], "changed": list(_changed(release))}
 
 
 def _row(kind: type[Backend], recipe: str, release: str) -> Row:
@@ -129,12 +129,15 @@ def _table(release: str) -> Iterator[str]:
 
 
 def _changed(release: str) -> Iterator[str]:
-    """Layouts that were read off the sources of kernels, because what makes them runs on a GPU alone."""
+    """Layouts of this release beside those of an earlier one, by their rules."""
     row = library.installed_release()
-    if row is not None and row.interleaved and row.interleaved_bits:
-        moved = Probe(hopper.MXFP4_BITS, hopper.MXFP4_NIBBLES.place, (1, 16, 32)).examine()
+    if row is None or not row.interleaved_bits:
+        return
+    for what, new, old, shape in (("weights", hopper.MXFP4_BITS, hopper.MXFP4_NIBBLES, (1, 16, 32)),
+                                  ("scales", scales.SM90_MXFP4, scales.SM90_MXFP4_EARLY, (1, 128, 8))):
+        moved = Probe(new, old.place, shape).examine()
         assert moved is not None
-        yield f"`flashinfer_cutlass`, MXFP4 weights made with FlashInfer 0.6.11 to 0.6.14 for a later release: {moved.sentence}"
+        yield f"`flashinfer_cutlass`, MXFP4 {what} made with FlashInfer 0.6.11 to 0.6.14 for a later release: {moved.sentence}"
 
 
 def _layouts(release: str) -> Iterator[dict[str, Any]]:

@@ -12,12 +12,15 @@ from functools import partial
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from moeguard.layouts import rows, scales
 from moeguard.layouts.contract import Moved, examine
 from moeguard.layouts.layout import Layout, flat
 
+#: First release of the table that folds the scales for Hopper, and interleaves those of int4 too.
+FOLDED = "0.6.18"
 #: As it was given.
 ROW_MAJOR = Layout("row-major", "the order of the elements that went in", flat)
 
@@ -26,7 +29,7 @@ ROW_MAJOR = Layout("row-major", "the order of the elements that went in", flat)
 class Witness:
     """path: module and name. layout: the rule. shape: of the uint8 tensor that goes in. use: how the function is asked for it.
 
-    reader: the rule that it undoes; then the layout is row-major.
+    reader: the rule that it undoes; then the layout is row-major. since, before: releases that this rule is for.
     """
 
     path: str
@@ -34,6 +37,8 @@ class Witness:
     shape: tuple[int, ...]
     use: Callable[[Any, Tensor], Tensor]
     reader: Layout | None = None
+    since: str = "0"
+    before: str = "99"
 
     def function(self) -> Any:
         """The function; None where the release does not have it."""
@@ -90,9 +95,11 @@ WITNESSES = (
     Witness("flashinfer.prims_ts.batched_gemm.batched_gemm_config.shuffled_matrix_row_index", rows.SHUFFLED_128, (1, 256, 4),
             _by_map),
     Witness("flashinfer.fused_moe.core.interleave_moe_scales_for_sm90_mixed_gemm", scales.SM90_MXFP4, (2, 128, 8),
-            lambda f, data: f(data, 32)),
+            lambda f, data: f(data, 32), since=FOLDED),
+    Witness("flashinfer.fused_moe.core.interleave_moe_scales_for_sm90_mixed_gemm", scales.SM90_MXFP4_EARLY, (2, 128, 8),
+            lambda f, data: f(data, 32), before=FOLDED),
     Witness("flashinfer.fused_moe.core.interleave_moe_scales_for_sm90_mixed_gemm", scales.SM90_INT4, (2, 128, 4),
-            lambda f, data: f(data.view(torch.bfloat16), 128)),
+            lambda f, data: f(data.view(torch.bfloat16), 128), since=FOLDED),
     Witness("flashinfer.trace.templates.gemm._unswizzle_sf_128x4", ROW_MAJOR, (1, 200, 6), lambda f, data: f(data, 200, 6),
             scales.SWIZZLED_128X4),
     Witness("flashinfer.cute_dsl.utils.convert_sf_to_mma_layout", scales.MMA_128X4, (2, 256, 8), lambda f, data: f(
@@ -106,10 +113,11 @@ WITNESSES = (
 )
 
 
-def asked() -> Iterator[dict[str, Any]]:
+def asked(release: str) -> Iterator[dict[str, Any]]:
     """``judged`` for each witness that this release has."""
     for witness in WITNESSES:
-        function = witness.function()
+        meant = Version(witness.since) <= Version(release) < Version(witness.before)
+        function = witness.function() if meant else None
         if function is not None:
             rule = witness.layout if witness.reader is None else witness.reader
             yield judged(witness.path, rule, partial(witness.examine, function))

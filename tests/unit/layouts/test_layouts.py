@@ -18,7 +18,8 @@ SHAPES = [
     (rows.GATED_ROWS, (2, 64, 8)), (rows.SHUFFLED_128, (2, 128, 8)), (rows.SHUFFLED_64, (2, 64, 8)),
     (rows.GATED_SHUFFLED_128, (2, 256, 8)), (rows.INTERLEAVED_64, (2, 256, 8)), (rows.BLOCK_MAJOR, (2, 16, 384)),
     (scales.SWIZZLED_128X4, (2, 200, 6)), (scales.SWIZZLED_8X4, (2, 20, 6)), (scales.MMA_128X4, (2, 200, 6)),
-    (scales.SM90_MXFP4, (2, 128, 8)), (scales.SM90_INT4, (2, 128, 4)), (hopper.MXFP4_NIBBLES, (2, 32, 64)),
+    (scales.SM90_MXFP4, (2, 128, 8)), (scales.SM90_MXFP4_EARLY, (2, 128, 8)),
+    (scales.SM90_INT4, (2, 128, 4)), (hopper.MXFP4_NIBBLES, (2, 32, 64)),
     (hopper.MXFP4_BITS, (2, 32, 64)), (hopper.INT4, (2, 32, 64))]
 EVERY = pytest.mark.parametrize(("layout", "shape"), SHAPES, ids=[layout.name for layout, _ in SHAPES])
 
@@ -103,3 +104,6 @@ def test_the_adapter_s_own_interleaving_keeps_to_the_layout(layout: Layout, prep
 def test_mxfp4_of_0_6_14_is_not_that_of_0_6_18() -> None:
     moved = examine(hopper.MXFP4_BITS, hopper.MXFP4_NIBBLES.place, (1, 16, 32))
     assert moved is not None and moved.element == (0, 0, 0, 0) and moved.moved == moved.elements
+    moved = examine(scales.SM90_MXFP4, interleaving.early_scales, (2, 128, 8))
+    assert moved is not None and (moved.element, moved.place, moved.holds, moved.found) == ((0, 0, 4), 256, (0, 64, 0), 512)
+    assert examine(scales.SM90_MXFP4_EARLY, interleaving.early_scales, (2, 128, 8)) is None
