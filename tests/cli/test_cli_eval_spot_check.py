@@ -205,7 +205,8 @@ def test_without_lm_eval_it_says_what_to_install(cli: Cli, rows: Path, tmp_path:
     assert done.code == 2 and "pip install 'moeguard[eval]', or --python with an interpreter that has lm-eval 0.4.13" in done.err
 
 
-def test_a_run_that_is_killed_leaves_no_server(rows: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_run_that_is_ended_leaves_no_server(rows: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     out = tmp_path / "run"
     words = [str(word) for word in arguments(rows, out, server(rows, slow=5), server(rows))]
     process = subprocess.Popen([sys.executable, "-m", "moeguard", *words], start_new_session=True, stdout=subprocess.DEVNULL,
@@ -215,8 +216,8 @@ def test_a_run_that_is_killed_leaves_no_server(rows: Path, tmp_path: Path) -> No
         printed = re.search(r"serving on port (\d+)", log.read_text()) if log.exists() else None
         time.sleep(0.05)
     assert printed is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    os.kill(process.pid, number)
+    assert process.wait(60) == code
     place = f"0100007F:{int(printed[1]):04X} 00000000:0000 0A"
     while place in Path("/proc/net/tcp").read_text() and time.monotonic() < until:
         time.sleep(0.05)
