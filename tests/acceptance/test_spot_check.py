@@ -93,7 +93,7 @@ def test_a_healthy_backend_in_another_precision(spot_check: Callable[..., Called
     assert done.data["outcome"] in ("not_worse", "cannot_tell") and done.data["complete"], done.data["sentence"]
 
 
-@pytest.mark.parametrize("mutant", ["mutant_weakest_dropped", "mutant_tail_columns", "mutant_gate_up_swapped"])
+@pytest.mark.parametrize("mutant", ["mutant_last_expert_dropped", "mutant_scatter_shifted", "mutant_gate_up_swapped"])
 def test_a_mutant_is_worse(spot_check: Callable[..., Called], mutant: str) -> None:
     done = spot_check(mutant)
     one = done.data["filters"]["flexible-extract"]
@@ -112,7 +112,7 @@ def test_logs_of_lm_eval_itself(cli: Cli, python: Path, rows: Path, served: Call
             "fewshot_split": None, "num_fewshot": 0}
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "arithmetic.yaml").write_text(json.dumps(task))
-    for name, backend in (("baseline", ""), ("healthy", "torch_reference"), ("mutant", "mutant_weakest_dropped")):
+    for name, backend in (("baseline", ""), ("healthy", "torch_reference"), ("mutant", "mutant_gate_up_swapped")):
         with Server(name, None, served(backend), tmp_path / f"{name}.log") as up:
             arguments = {"model": up.models()[0], "base_url": f"{up.url}/v1/completions", "num_concurrent": 2,
                          "tokenized_requests": False, "tokenizer_backend": None}
