@@ -19,7 +19,7 @@ VERSION = "0.4.13"
 #: Answers from the user's files alone, and quietly.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1",
-         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "LMEVAL_LOG_LEVEL": "ERROR", "NO_PROXY": "127.0.0.1"}
+         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "LMEVAL_LOG_LEVEL": "ERROR"}
 
 
 class HarnessFailed(Exception):
@@ -44,7 +44,7 @@ class Child:
             self._process = subprocess.Popen(
                 [self.python, str(HARNESS), str(write)], stdin=subprocess.PIPE, stdout=output or subprocess.DEVNULL,
                 stderr=output or subprocess.DEVNULL, pass_fds=(write,), start_new_session=True, text=True,
-                env=os.environ | QUIET | (OFFLINE if self.offline else {}))
+                env=os.environ | QUIET | _direct() | (OFFLINE if self.offline else {}))
         except OSError as error:
             os.close(read)
             raise MoeguardError(f"--python: {self.python} cannot be started ({error.strerror})") from None
@@ -95,3 +95,10 @@ class Child:
         line = self._results.readline()
         data: Mapping[str, Any] = json.loads(line) if line else {}
         return data
+
+
+def _direct() -> dict[str, str]:
+    """The relay is on this machine, and is not asked through a proxy."""
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    hosts = ",".join([*([known] if known else []), "127.0.0.1"])
+    return {"no_proxy": hosts, "NO_PROXY": hosts}

@@ -11,7 +11,6 @@ import json
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from moeguard.evals.answer import MISSING
+from moeguard.evals.connection import opened
 
 #: Requests that fail every time, one after another, before the server counts as lost.
 LOST = 3
@@ -107,9 +107,8 @@ class Relay:
         return self.failure is not None
 
     def _attempt(self, path: str, body: bytes, headers: dict[str, str]) -> bytes:
-        request = urllib.request.Request(self.upstream + path, data=body, headers=headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as response:
+            with opened(self.upstream + path, body, headers, self.timeout) as response:
                 answer: bytes = response.read()
         except urllib.error.HTTPError as error:
             raise _status(error) from None

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from moeguard.core.errors import MoeguardError
+from moeguard.evals.connection import opened
 
 KEEPER = Path(__file__).with_name("keeper.py")
 #: Stands in a command for a free port of this machine.
@@ -122,7 +122,7 @@ class Server:
 
 def _request(url: str, body: dict[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=60) as response:
+    with opened(url, data, {"Content-Type": "application/json"}, 60.0) as response:
         return json.loads(response.read())
 
 
