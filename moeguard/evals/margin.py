@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special, stats
 
 Array = npt.NDArray[np.float64]
 #: Rates of gains at which the p-value is looked for; denser where they are small.
@@ -64,8 +64,10 @@ def chance(fewest: npt.NDArray[np.int64], questions: int, loss_rate: float, gain
     middle, spread = questions * loss_rate, np.sqrt(questions * loss_rate * (1 - loss_rate))
     losses = np.arange(max(0, int(middle - FAR * spread) - 8), min(questions, int(middle + FAR * spread) + 8) + 1)
     share = 0.0 if loss_rate >= 1 else min(1.0, gain_rate / (1 - loss_rate))
-    return float(np.sum(stats.binom.pmf(losses, questions, loss_rate)
-                        * stats.binom.sf(fewest[losses] - 1, questions - losses, share)))
+    rest = questions - losses
+    weight = np.exp(special.gammaln(questions + 1) - special.gammaln(losses + 1) - special.gammaln(rest + 1)
+                    + special.xlogy(losses, loss_rate) + special.xlog1py(rest, -loss_rate))
+    return float(np.sum(weight * special.bdtrc(fewest[losses] - 1, rest, share)))
 
 
 @lru_cache(maxsize=64)
