@@ -79,7 +79,7 @@ def test_a_policy_asks_for_one_at_a_level(cli: Cli, here: Path, sweep: Path) -> 
     code, data = decided(cli, "O2", sweep, spot_check(here / "check"))
     assert (code, names(data)) == (0, [])
     assert data["cells"][0]["evidence"]["evals"][0]["outcome"] == "not_worse"
-    assert data["cells"][0]["evidence"]["evals"][0]["upper_bound"] == pytest.approx(0.0296, abs=1e-4)
+    assert data["cells"][0]["evidence"]["evals"][0]["upper_bound"] == pytest.approx(1 - 0.05**0.01, abs=2e-4)
 
 
 def test_harm_counts_at_every_level(cli: Cli, here: Path, sweep: Path) -> None:
