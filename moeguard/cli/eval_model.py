@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from moeguard.models.differential import Result, Setting
     from moeguard.models.experts import Arm
 
+#: Columns of the table where no terminal says how many it has.
+WIDTH = 120
+
 
 def model(
     arch: Annotated[str, typer.Option("--arch", help="mixtral, qwen3_moe, deepseek_v3 or gpt_oss.")] = "mixtral",
@@ -143,7 +146,7 @@ def _show(results: Sequence[Result], broken: set[str], absent: dict[str, str]) -
         text = "same" if not steps else f"{len(steps)} of {len(one.distance.diverged)} differ, the first at {min(steps)}"
         table.add_row(name, one.placed.outcome, f"x{one.placed.overall:.2f}", f"x{one.placed.position:.2f} at {one.placed.worst}",
                       f"{one.distance.kl[0]:.1e}", f"{one.distance.flips} of {len(one.distance.error)}", text)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     console.print(table)
     for name, reason in absent.items():
         console.print(f"{name} was not run: {escape(reason)}", highlight=False)

@@ -11,6 +11,7 @@ from torch import Tensor
 from moeguard.backends.protocol import Backend, Refused, Support, Traits
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
+from moeguard.core.recipe import RECIPES
 from moeguard.mutants.base import Call, Pipeline, Prepared, Slots, rounded
 from moeguard.mutants.split import Split
 from moeguard.tensors.operand import Batch, Weights
@@ -75,7 +76,8 @@ class HealthyPrecise(Pipeline):
     name = "healthy_precise"
 
     def supports(self, case: Case) -> Support:
-        return super().supports(case) if "fp8" not in case.recipe else Support.no("16-bit recipes only")
+        wide = RECIPES[case.recipe].numerics.intermediate in ("bf16", "fp16")
+        return super().supports(case) if wide else Support.no("recipes with an intermediate of 16 bits only")
 
     def quantise(self, call: Call, hidden: Tensor) -> Tensor:
         return hidden

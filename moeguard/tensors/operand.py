@@ -134,7 +134,8 @@ class Weights:
             if operand is None:
                 return None
             mine = operand.experts(slice(first, first + count))
-            return replace(mine, data=mine.data.clone(), scale=None if mine.scale is None else mine.scale.clone())
+            scale, whole = (None if value is None else value.clone() for value in (mine.scale, mine.global_scale))
+            return replace(mine, data=mine.data.clone(), scale=scale, global_scale=whole)
 
         gate, down = part(self.gate), part(self.down)
         assert gate is not None and down is not None

@@ -33,7 +33,7 @@ def test_a_sound_backend_is_noise(cli: Callable[..., Called]) -> None:
         ("torch_reference", "healthy"), ("healthy_coarse", "healthy"), ("torch_reference", "backend"),
         ("torch_reference:tuned", "backend")]
     assert data["setting"]["arch"] == "qwen3_moe" and data["setting"]["size"] == "toy" and "torch" in str(data["environment"])
-    assert list(data["arms"][3]["tactics"]) == ["8"] and data["arms"][2]["positions"] == 8
+    assert list(data["arms"][3]["tactics"]) == ["8", "1"] and data["arms"][2]["positions"] == 8
 
 
 def test_a_broken_backend_is_not(cli: Callable[..., Called], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from moeguard.tensors.weights import WeightBank
 
 NAMES = tuple(RECIPES)
 #: Rounds within which every boundary value is drawn.
-ROUNDS = {"smoke": 8, "ci": 24}
+ROUNDS = {"smoke": 8, "ci": 26}
 QUICK = settings(max_examples=150, database=None, deadline=None, phases=[Phase.generate],
                  suppress_health_check=list(HealthCheck))
 #: The smallest budget that a profile may have.

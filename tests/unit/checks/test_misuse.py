@@ -134,7 +134,7 @@ def test_other_calls_may_ask_for_more_than_the_workspace(method: str, monkeypatc
 
 
 def test_a_guard_without_memory_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("moeguard.checks.subject.make_reference", raising(torch.OutOfMemoryError("none left")))
+    monkeypatch.setattr("moeguard.oracle.sampling.make_reference", raising(torch.OutOfMemoryError("none left")))
     done = run_scenario(type("Plain", (Pipeline,), {"name": "plain"})(), CASE, Resources())
     assert not done.findings and [note.what for note in done.notes] == ["memory"]
 
