@@ -69,14 +69,20 @@ def diagnose(plugins: Sequence[str] = (), device: str | None = None, *, timeout:
         progress("backends")
         release = _version("flashinfer-python")
         contract = pool.submit(ask, "contract", timeout=timeout) if release else None
+        known = names.data or {"names": [], "own": [], "replaced": {}}
+        own = known["own"]
+        together = pool.submit(ask, "backends", own, timeout=timeout)
         asked = {name: pool.submit(ask, "backend", (name, *plugins), timeout=timeout)
-                 for name in (names.data or {"names": []})["names"]}
-        rows = tuple(row for name, answer in asked.items() for row in _rows(name, answer.result()))
+                 for name in known["names"] if name not in own}
+        if (said := together.result()).failure is not None:  # one of them ended it: which one, each tells by itself
+            asked |= {name: pool.submit(ask, "backend", (name,), timeout=timeout) for name in own}
+        answers = {name: asked[name].result() if name in asked else Answer(said.data[name]) for name in known["names"]}
+        rows = tuple(row for name, answer in answers.items() for row in _rows(name, answer))
         environment["flashinfer_contract"] = told(release, contract.result()) if release and contract else None
     if names.failure:
         environment["problems"].append(f"the list of backends: {names.failure}")
     environment["problems"] += [f"{file} replaces the built-in backend {name!r}"
-                                for name, file in (names.data or {"replaced": {}})["replaced"].items()]
+                                for name, file in known["replaced"].items()]
     return Diagnosis(environment, rows)
 
 

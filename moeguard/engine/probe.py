@@ -141,8 +141,9 @@ def _names(*plugins: str) -> dict[str, Any]:
     from moeguard.backends import registry
 
     loaded = [name for plugin in plugins for name in registry.load_plugin(plugin)]
-    return {"names": registry.names(), "from_plugins": loaded,
-            "replaced": {name: file.name for name, file in registry.replaced(loaded).items()}}
+    replaced = {name: file.name for name, file in registry.replaced(loaded).items()}
+    return {"names": registry.names(), "from_plugins": loaded, "replaced": replaced,
+            "own": [name for name in registry.BUILTINS if name not in replaced]}
 
 
 def _backend(name: str, *plugins: str) -> dict[str, Any]:
@@ -160,6 +161,11 @@ def _backend(name: str, *plugins: str) -> dict[str, Any]:
     return {"reason": None, "recipes": {recipe: refusal(backend, recipe) for recipe in RECIPES}}
 
 
+def _backends(*names: str) -> dict[str, Any]:
+    """The same for several that come with moeguard, by name."""
+    return {name: _backend(name) for name in names}
+
+
 def _contract() -> dict[str, Any]:
     from moeguard.backends.wheel_contract.examine import examine
 
@@ -168,4 +174,4 @@ def _contract() -> dict[str, Any]:
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
     "devices": _devices, "fingerprint": _fingerprint, "import": _import, "names": _names, "backend": _backend,
-    "contract": _contract}
+    "backends": _backends, "contract": _contract}

@@ -128,6 +128,28 @@ def test_a_library_that_ends_the_process_is_a_problem_and_no_crash(tmp_path: Pat
     assert any("SIGSEGV" in problem for problem in data["environment"]["problems"])
 
 
+def test_a_built_in_backend_that_ends_the_process_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come with moeguard are asked in one process, and each by itself when one of them ends it."""
+    fine = {"reason": None, "recipes": dict.fromkeys(RECIPES)}
+    asked: list[tuple[str, ...]] = []
+
+    def ask(question: str, arguments: tuple[str, ...] = (), *, timeout: float) -> probe.Answer:
+        asked.append((question, *arguments))
+        if question == "names":
+            return probe.Answer({"names": ["one", "two", "mine"], "own": ["one", "two"], "replaced": {}})
+        if question in ("backends", "backend"):
+            return probe.Answer(failure="SIGSEGV") if "two" in arguments else probe.Answer(fine)
+        return probe.Answer(None, "not now")
+
+    monkeypatch.setattr(doctor, "ask", ask)
+    rows = doctor.diagnose(("mine.py",), "cpu").backends
+    reasons = {row["name"]: row["reason"] for row in rows}
+    assert reasons == {"one": None, "two": "its probe failed: SIGSEGV", "mine": None}
+    assert [row["name"] for row in rows] == [name for name in ("one", "two", "mine") for _ in RECIPES]
+    assert {words for words in asked if words[0].startswith("backend")} == {
+        ("backends", "one", "two"), ("backend", "one"), ("backend", "two"), ("backend", "mine", "mine.py")}
+
+
 @pytest.mark.parametrize(("installed", "flavour"), [
     ((), None), (("nvidia-cutlass-dsl",), "base"), (("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base"), "base"),
     (("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-cu13"), "cu13"), (("nvidia-cutlass-dsl-libs-cu12",), "cu12"),

@@ -115,7 +115,8 @@ def reached(seed: int, most: int, *, targeted: bool) -> int:
     return most
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [3, 4])
 def test_targets_lead_to_an_error_that_grows_in_fewer_cases(seed: int) -> None:
     torch.set_num_threads(1)
     first = reached(seed, 1000, targeted=True)
