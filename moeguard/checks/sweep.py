@@ -1,4 +1,8 @@
-"""A sweep: the default and every offered tactic, each forced, witnessed, judged and timed, whatever the others did."""
+"""A sweep: the default and every offered tactic, each forced, witnessed, judged and timed, whatever the others did.
+
+A worker tells of each tactic that it is done with. When it is lost, its replacement goes on behind the tactic that ended it,
+in the same scenario.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Feedback: what the rounds so far ask of the next one, folded from their events round by round.
 
 Nothing else carries over from round to round, and nothing changes within one. A resumed campaign folds the same events
-from its journal, so that what it does next depends neither on workers nor on kills.
+from its journal, so that what it does next depends neither on workers nor on kills. Hypothesis' own ``target()`` is not used: it
+steers the draws of one process while they are executed there, whereas a round is drawn before it runs, by any process.
 """
 
 from __future__ import annotations
