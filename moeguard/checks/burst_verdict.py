@@ -57,8 +57,8 @@ class BurstVerdict:
 
 
 def verdict(problem: Problem, judge: QuickJudge, first: Tensor, workspace_bytes: int, count: int) -> BurstVerdict:
-    """The fused one on a GPU with Triton where every row is judged, else that of torch's operations."""
-    if not judge.sampled and problem.device.type == "cuda" and find_spec("triton") is not None:
+    """The fused one on a GPU with Triton, else that of torch's operations."""
+    if problem.device.type == "cuda" and find_spec("triton") is not None:
         from moeguard.checks.fused_verdict import FusedVerdict
 
         return FusedVerdict(problem, judge, first, workspace_bytes, count)

@@ -21,10 +21,11 @@ class FusedVerdict(BurstVerdict):
 
     def __init__(self, problem: Problem, judge: QuickJudge, first: Tensor, workspace_bytes: int, count: int) -> None:
         super().__init__(problem, judge, first, workspace_bytes, count)
-        device, tokens, columns = problem.device, *judge.y.shape
-        valid = torch.ones(tokens, device=device) if problem.valid is None else problem.valid
-        self._valid = valid.to(torch.int8)
-        sizes = [tokens, columns, max(len(judge.plan.experts), 1)]
+        device, judged, columns = problem.device, *judge.y.shape
+        every = torch.ones(first.shape[0], dtype=torch.bool, device=device)
+        self._valid = (every if problem.valid is None else problem.valid).to(torch.int8)
+        self._order = _order(judge.rows, every)
+        sizes = [judged, columns, max(len(judge.plan.experts), 1)]
         self._sums = torch.zeros(sum(sizes), device=device)
         self._by_row, self._by_column, self._by_expert = self._sums.split(sizes)
         self._pairs = judge.plan.expert_token.contiguous(), judge.plan.expert_group.contiguous()
@@ -34,19 +35,19 @@ class FusedVerdict(BurstVerdict):
 
     def record(self) -> None:
         judge, rows, place = self.judge, self.rows, self.place
-        tokens, columns = judge.y.shape
+        tokens, (judged, columns) = len(self._order), judge.y.shape
         plan, stride, words = judge.plan, self.out.stride, self.out.words
         token, expert = self._pairs
         pairs = len(token)
         self._sums.zero_()
         kernels.tiles[(triton.cdiv(tokens, plan.tile), triton.cdiv(stride, plan.tile))](
-            words, self.words, place, self._first, judge.y, judge.weight, self._valid, self._by_row, self._by_column,
-            judge.energy["tile"], rows, judge.tau, tokens, columns, stride, GUARD, plan.tile_columns, RESULTS=WIDTH,
-            EXACT=judge.exact, HALF=self.problem.output_dtype == torch.float16, TILE=plan.tile)
+            words, self.words, place, self._first, judge.y, judge.weight, self._valid, self._order, self._by_row,
+            self._by_column, judge.energy["tile"], rows, judge.tau, tokens, judged, columns, stride, GUARD, plan.tile_columns,
+            RESULTS=WIDTH, EXACT=judge.exact, HALF=self.problem.output_dtype == torch.float16, TILE=plan.tile)
         if not judge.exact:
-            kernels.blocks[(triton.cdiv(max(tokens, columns, pairs), BLOCK),)](
+            kernels.blocks[(triton.cdiv(max(judged, columns, pairs), BLOCK),)](
                 place, self._by_row, judge.energy["row"], self._by_column, judge.energy["column"], token,
-                expert, self._by_expert, rows, tokens, columns, pairs, RESULTS=WIDTH, BLOCK=BLOCK)
+                expert, self._by_expert, rows, judged, columns, pairs, RESULTS=WIDTH, BLOCK=BLOCK)
         for live, copy in self.inputs.pairs():
             size = live.numel()
             kernels.changed[(triton.cdiv(size, BYTES),)](place, live, copy, rows, size, RESULTS=WIDTH, BLOCK=BYTES)
@@ -56,3 +57,10 @@ class FusedVerdict(BurstVerdict):
             judge.energy["expert"], rows, len(plan.experts), GUARD, WORKSPACE_GUARD, RESULTS=WIDTH, AREA=self.area is not None,
             GUARD=triton.next_power_of_2(GUARD), AREA_GUARD=triton.next_power_of_2(WORKSPACE_GUARD),
             EXPERTS=triton.next_power_of_2(max(len(plan.experts), 1)))
+
+
+def _order(rows: Tensor | None, every: Tensor) -> Tensor:
+    """Numbers of all rows, int64 like the mask ``every``: those of the reference, ``rows`` (None for all), before the others."""
+    if rows is None:
+        return every.nonzero()[:, 0]
+    return torch.cat([rows, every.index_fill(0, rows, False).nonzero()[:, 0]])

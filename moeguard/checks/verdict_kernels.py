@@ -9,30 +9,35 @@ import triton.language as tl
 
 
 @triton.jit
-def tiles(word_ptr, pattern_ptr, place_ptr, first_ptr, y_ptr, weight_ptr, valid_ptr, row_ptr, column_ptr, tile_energy_ptr,
-          result_ptr, tau, tokens, columns, stride, guard, tile_columns,
+def tiles(word_ptr, pattern_ptr, place_ptr, first_ptr, y_ptr, weight_ptr, valid_ptr, order_ptr, row_ptr, column_ptr,
+          tile_energy_ptr, result_ptr, tau, tokens, judged_tokens, columns, stride, guard, tile_columns,
           RESULTS: tl.constexpr, EXACT: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr):
-    """One tile of the output: gaps, unwritten, bits that differ, values; sums of z^2 by row and column."""
+    """One tile of the output: gaps, unwritten, bits that differ, values; sums of z^2 by row and column.
+
+    ``order_ptr`` [tokens] names the rows of the output in the order in which they are visited: first the judged_tokens rows that
+    reference and weight hold, in their order, then the others, whose values nobody judges.
+    """
     place = tl.load(place_ptr)
     pattern = tl.load(pattern_ptr + place).to(tl.int32)
     result = result_ptr + place * RESULTS
-    row, column = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.program_id(1) * TILE + tl.arange(0, TILE)
+    index, column = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.program_id(1) * TILE + tl.arange(0, TILE)
+    row = tl.load(order_ptr + index, mask=index < tokens, other=0)
     rows, across = row[:, None].to(tl.int64), column[None, :]
-    inside = (row[:, None] < tokens) & (across < stride)
-    body = (row[:, None] < tokens) & (across < columns)
+    inside = (index[:, None] < tokens) & (across < stride)
+    body = (index[:, None] < tokens) & (across < columns)
     word = tl.load(word_ptr + guard + rows * stride + across, mask=inside, other=0).to(tl.int32)
     stray = tl.sum(tl.sum((inside & (across >= columns) & (word != pattern)).to(tl.float32), 1), 0)
-    flat = rows * columns + across
-    must = body & (tl.load(valid_ptr + row, mask=row < tokens, other=0) != 0)[:, None]
+    must = body & (tl.load(valid_ptr + row, mask=index < tokens, other=0) != 0)[:, None]
     kept = tl.sum(tl.sum((must & (word == pattern)).to(tl.float32), 1), 0)
-    before = tl.load(first_ptr + flat, mask=body, other=0).to(tl.int32)
+    before = tl.load(first_ptr + rows * columns + across, mask=body, other=0).to(tl.int32)
     differing = tl.sum(tl.sum((must & (word != before)).to(tl.float32), 1), 0)
     if HALF:
         value = word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     else:
         value = (word << 16).to(tl.float32, bitcast=True)
-    weight = tl.load(weight_ptr + flat, mask=body, other=0.0)
-    wanted = tl.load(y_ptr + flat, mask=body, other=0.0)
+    flat, known = index[:, None].to(tl.int64) * columns + across, body & (index[:, None] < judged_tokens)
+    weight = tl.load(weight_ptr + flat, mask=known, other=0.0)
+    wanted = tl.load(y_ptr + flat, mask=known, other=0.0)
     judged = weight > 0
     finite = (value == value) & (tl.abs(value) != float("inf"))
     broken = tl.sum(tl.sum((judged & ~finite).to(tl.float32), 1), 0)
@@ -48,11 +53,12 @@ def tiles(word_ptr, pattern_ptr, place_ptr, first_ptr, y_ptr, weight_ptr, valid_
         energy = z * z
         tl.atomic_max(result + 5, tl.max(tl.max(tl.abs(z), 1), 0) / tau)
         across_rows = tl.sum(energy, 1)
-        tl.atomic_add(row_ptr + row, across_rows, mask=row < tokens)
-        tl.atomic_add(column_ptr + column, tl.sum(energy, 0), mask=column < columns)
-        if tl.program_id(1) < tile_columns:
-            limit = tl.load(tile_energy_ptr + tl.program_id(0) * tile_columns + tl.program_id(1))
-            tl.atomic_max(result + 7, tl.sum(across_rows, 0) / limit)
+        if tl.program_id(0) * TILE < judged_tokens:
+            tl.atomic_add(row_ptr + index, across_rows, mask=index < judged_tokens)
+            tl.atomic_add(column_ptr + column, tl.sum(energy, 0), mask=column < columns)
+            if tl.program_id(1) < tile_columns:
+                limit = tl.load(tile_energy_ptr + tl.program_id(0) * tile_columns + tl.program_id(1))
+                tl.atomic_max(result + 7, tl.sum(across_rows, 0) / limit)
 
 
 @triton.jit

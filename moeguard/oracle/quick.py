@@ -23,13 +23,13 @@ class QuickJudge:
     """Measures answers against one reference.
 
     y float32 [T, H]: the reference, rounded to the output where the answer is ``exact``. weight float32 [T, H]: 1/S where the
-    answer is judged, else 0. Where the judge is ``sampled``, both hold its rows alone. energy: by rule, the sum of z^2 that each
-    block may have, float32; infinite where there is no limit.
+    answer is judged, else 0. Both hold the ``rows`` of a sampled judge alone (None for all). energy: by rule, the sum of z^2 that
+    each block may have, float32; infinite where there is no limit.
     """
 
     def __init__(self, judge: Judge) -> None:
         reference, self.plan = judge.reference, judge.plan
-        self.cut, self.sampled = judge.cut, judge.rows is not None
+        self.cut, self.rows = judge.cut, judge.rows
         self.exact = reference.exact
         self.tau = judge.limits.element(judge.judged)
         self.y = (round_to(reference.y, reference.output.name) if self.exact else reference.y).float()

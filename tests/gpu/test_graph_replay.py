@@ -18,6 +18,7 @@ from moeguard.checks.subject import Resources
 from moeguard.checks.values import values
 from moeguard.core.case import Case
 from moeguard.core.events import Event, Executed
+from moeguard.oracle.sampling import choose_rows
 
 pytestmark = pytest.mark.gpu
 CASE = Case.model_validate({"recipe": "bf16", "shape": {"num_tokens": 64, "hidden_size": 256, "intermediate_size": 256,
@@ -47,9 +48,9 @@ class Baked(TorchReference):
             out[5] = 0
 
 
-def run(backend: Any, count: int = 20) -> tuple[Session, list[Executed]]:
+def run(backend: Any, count: int = 20, case: Case = CASE) -> tuple[Session, list[Executed]]:
     events: list[Event] = []
-    session = Session(backend, CASE, Resources("cuda"), emit=events.append)
+    session = Session(backend, case, Resources("cuda"), emit=events.append)
     values(session)
     assert session.first is not None
     burst(session, session.first, None, "repeat", count=count)
@@ -73,3 +74,12 @@ def test_the_same_backend_without_the_defect_is_clean() -> None:
     backend = Baked()
     backend.capturing_is_wrong = False
     assert not run(backend)[0].findings
+
+
+def test_a_large_batch_is_replayed_and_compared_in_rows_that_the_oracle_does_not_see() -> None:
+    large = CASE.with_(shape={"num_tokens": 2100})
+    session, executed = run(registry.get("triton"), case=large)
+    assert not session.findings and (executed[-1].role, executed[-1].outcome) == ("graph replay", "ok")
+    seed = next(seed for seed in range(99) if 5 not in choose_rows(session.resources.problem(large.with_(seed=seed))).tolist())
+    session, _ = run(Baked(), case=large.with_(seed=seed))
+    assert [finding.kind for finding in session.findings] == ["graph_mismatch"]

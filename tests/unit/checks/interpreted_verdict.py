@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from moeguard.backends.torch_reference import TorchReference
@@ -16,7 +17,10 @@ from moeguard.checks.session import Session
 from moeguard.checks.subject import Resources
 from moeguard.checks.values import values
 from moeguard.core.case import Case
+from moeguard.oracle.judge import Judge
 from moeguard.oracle.quick import QuickJudge
+from moeguard.oracle.reference import make_reference
+from moeguard.oracle.sampling import sampled
 
 AREA = 300
 
@@ -62,10 +66,19 @@ SPOILS: tuple[Callable[[BurstVerdict], None], ...] = (
     lambda one: None, spoil_guard, spoil_area, spoil_input, leave_unwritten, make_wrong, scale_a_row, break_one)
 
 
-def measured(kind: type[BurstVerdict], session: Session, spoils: tuple[Callable[[BurstVerdict], None], ...]) -> list[list[float]]:
+def judge_of(session: Session, sample: bool) -> QuickJudge:
+    """Of all rows, or without every third, which leaves a tile that is judged in part."""
+    problem, numerics = session.base.problem, session.numerics(session.case, None)
+    if not sample:
+        return session.base.quick_judge(numerics)
+    rows = (torch.arange(problem.flat_ids.shape[0]) % 3 != 2).nonzero()[:, 0]
+    return QuickJudge(Judge(make_reference(sampled(problem, rows), numerics), rows=rows))
+
+
+def measured(kind: type[BurstVerdict], session: Session, judge: QuickJudge,
+             spoils: tuple[Callable[[BurstVerdict], None], ...]) -> list[list[float]]:
     assert session.first is not None
-    judge = session.base.judge(session.numerics(session.case, None))
-    one = kind(session.base.problem, QuickJudge(judge), session.first.answer, AREA, len(spoils))
+    one = kind(session.base.problem, judge, session.first.answer, AREA, len(spoils))
     for spoil in spoils:
         out, area = one.poison()
         assert area is not None
@@ -81,10 +94,12 @@ def main() -> None:
     cases: list[dict[str, Any]] = json.loads(sys.argv[1])
     found = []
     for fields in cases:
+        sample = fields.pop("sampled", False)
         session = Session(TorchReference(), Case.model_validate(fields), Resources("cpu"))
         values(session)
         spoils = SPOILS if session.case.layout.kind == "contiguous" else (*SPOILS, spoil_gap)
-        found.append([measured(kind, session, spoils) for kind in (BurstVerdict, FusedVerdict)])
+        judge = judge_of(session, sample)
+        found.append([measured(kind, session, judge, spoils) for kind in (BurstVerdict, FusedVerdict)])
     print(json.dumps(found))
 
 

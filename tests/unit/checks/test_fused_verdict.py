@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from moeguard.checks.burst_verdict import PLACES
+from moeguard.checks.burst_verdict import PLACES, WIDTH
 from moeguard.oracle.quick import SHARES
 
 COLUMNS = (*PLACES, *SHARES)
@@ -20,7 +20,7 @@ SHAPE = {"num_tokens": 70, "hidden_size": 72, "intermediate_size": 64, "num_expe
 
 CASES: dict[str, dict[str, Any]] = {
     "bf16": {}, "fp16 with gaps": {"recipe": "fp16", "layout": {"kind": "nan_padding"}}, "exact": {"inputs": {"kind": "exact"}},
-    "batched": {"activation_format": "batched"}}
+    "batched": {"activation_format": "batched"}, "sampled": {"sampled": True}}
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +47,21 @@ def test_both_measure_the_same(name: str, rows: dict[str, list[list[list[float]]
     assert wrong["element"] > 1 and wrong["bits"] == 1 and broken["finite"] > 1
     if "gaps" in name:
         assert named[8]["guards"] == 1
+
+
+def test_it_compiles_and_reads_rows_in_any_order_in_vectors() -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    from moeguard.checks.verdict_kernels import tiles
+
+    constants = {"RESULTS": WIDTH, "EXACT": False, "HALF": False, "TILE": 32}
+    kinds = {"place_ptr": "*i64", "order_ptr": "*i64", "valid_ptr": "*i8", "tau": "fp32"} | dict.fromkeys(constants, "constexpr")
+    kinds |= dict.fromkeys(("word_ptr", "pattern_ptr", "first_ptr"), "*i16")
+    signature = {name: kinds.get(name, "*fp32" if name.endswith("_ptr") else "i32") for name in tiles.arg_names}
+    places = {name: (place,) for place, name in enumerate(tiles.arg_names)}
+    sixteen = [name for name in signature if name.endswith("_ptr") or name in ("columns", "stride", "guard")]
+    source = ASTSource(tiles, signature, {places[name]: value for name, value in constants.items()},
+                       {places[name]: [["tt.divisibility", 16]] for name in sixteen})
+    ptx = str(compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": True}).asm["ptx"])
+    assert ptx.count("ld.global.v4.b32") == 6  # words, the first answer, and four numbers at a time twice of y and of 1/S
