@@ -23,7 +23,7 @@ from moeguard.core.case import Case
 from moeguard.core.errors import MoeguardError
 from moeguard.core.finding import Finding
 from moeguard.oracle.judge import Judge
-from moeguard.oracle.reference import make_reference
+from moeguard.oracle.sampling import judge_of
 
 #: right, wrong: against the reference. unjudged: nothing in the answer can be compared. refused: not supported, or not run.
 Standing = Literal["right", "wrong", "unjudged", "refused"]
@@ -140,8 +140,8 @@ def _answer(session: Session, case: Case) -> _Answer | None:
     numerics = session.numerics(session.case, None)
     if session.case == case:
         return _Answer(run.answer, session.base.judge(numerics))
-    problem = session.resources.problem(case)
-    return _Answer(_combined(run.answer, session.resources, case), Judge(make_reference(problem, numerics)))
+    judge = judge_of(session.resources.problem(case), numerics)
+    return _Answer(_combined(run.answer, session.resources, case), judge)
 
 
 def _combined(rows: Tensor, resources: Resources, case: Case) -> Tensor:
@@ -157,9 +157,9 @@ def _combined(rows: Tensor, resources: Resources, case: Case) -> Tensor:
 
 
 def _distance(one: _Answer, two: _Answer) -> Distance | None:
-    """None unless some element is judged on both sides and all of those are finite."""
+    """None unless some element is judged on both sides and all of those are finite. A sampled oracle sees the same rows of both."""
     judged = (one.judge.inverse > 0) & (two.judge.inverse > 0)
-    first, second = one.answer.double(), two.answer.double()
+    first, second = one.judge.cut(one.answer).double(), two.judge.cut(two.answer).double()
     if not bool(judged.any()) or not bool((torch.isfinite(first - second) | ~judged).all()):
         return None
     limit = one.judge.limits.element(one.judge.judged)
@@ -167,4 +167,4 @@ def _distance(one: _Answer, two: _Answer) -> Distance | None:
     band = limit * (a.deviation + b.deviation) + (a.y - b.y).abs()
     share = torch.where(judged, (first - second).abs() / band, 0.0)
     row, column = divmod(int(share.argmax()), share.shape[1])
-    return Distance(float(share[row, column]), row, column, float(first[row, column]), float(second[row, column]))
+    return Distance(float(share[row, column]), one.judge.row(row), column, float(first[row, column]), float(second[row, column]))

@@ -134,7 +134,7 @@ class Judge:
         mean = float(energy.sum()) / self.judged
         tau = self.limits.element(self.judged)
         numbers: dict[str, Any] = {
-            "elements": self.judged, "max_z": abs(biggest), "max_z_row": self._row(row), "max_z_column": column, "tau": tau,
+            "elements": self.judged, "max_z": abs(biggest), "max_z_row": self.row(row), "max_z_column": column, "tau": tau,
             "rms_z": math.sqrt(mean), "got": float(y[row, column]), "wanted": float(reference.y[row, column])}
         failed = ["element"] if abs(biggest) > tau else []
         failed += self._blocks(energy, numbers)
@@ -228,12 +228,12 @@ class Judge:
     def _name(self, rule: str, index: int) -> Any:
         if rule == "tile":
             row, column = divmod(index, self.plan.tile_columns)
-            return [self._row(row * self.limits.tile) // self.limits.tile, column]
+            return [self.row(row * self.limits.tile) // self.limits.tile, column]
         if rule == "expert":
             return int(self.plan.experts[index]) + self.reference.problem.case.first_expert
-        return self._row(index) if rule == "row" else index
+        return self.row(index) if rule == "row" else index
 
-    def _row(self, index: int) -> int:
+    def row(self, index: int) -> int:
         """The row of the answer that is row ``index`` of the reference; of a tile of sampled rows it is the first."""
         return index if self.rows is None else int(self.rows[index])
 
@@ -262,7 +262,7 @@ class Judge:
     def _first_of(self, wrong: Tensor) -> dict[str, Any]:
         """The place of the first element of ``wrong`` (bool [T, H]), which proves the answer wrong."""
         index, column = divmod(int(wrong.reshape(-1).double().argmax()), wrong.shape[1])
-        row, tile = self._row(index), self.limits.tile
+        row, tile = self.row(index), self.limits.tile
         return {"worst_row": row, "worst_column": column, "worst_tile": [row // tile, column // tile],
                 "worst_expert": self._expert_of(wrong), "label": "proven"}
 

@@ -16,7 +16,10 @@ from moeguard.checks.side_by_side import Comparison, side_by_side
 from moeguard.checks.subject import Resources
 from moeguard.core.case import Case
 from moeguard.mutants.broken_cutedsl import KernelMissing
+from moeguard.oracle.sampling import choose_rows
 from moeguard.tensors.operand import Batch
+from moeguard.tensors.problem import build_problem
+from moeguard.tensors.weights import WeightBank
 
 Compare = Callable[..., Comparison]
 SHAPE = {"num_tokens": 12, "hidden_size": 64, "intermediate_size": 64, "num_experts": 6, "top_k": 3}
@@ -117,6 +120,15 @@ def test_the_combine_can_tell_rows_of_one_expert_apart(compare: Compare) -> None
     done = compare(EmulatedCuteDsl(), Rolled())
     assert (done.outcome, done.wrong) == ("one wrong", ("rolled",))
     assert done.distance is not None and done.distance.share > 10
+
+
+def test_of_a_large_batch_the_rows_that_the_oracle_sees_are_compared(compare: Compare) -> None:
+    shape = {"num_tokens": 2100, "hidden_size": 16, "intermediate_size": 16, "num_experts": 4, "top_k": 2}
+    done = compare(EmulatedCuteDsl(), KernelOnly(), shape=shape)
+    assert done.outcome == "agree" and done.distance is not None and 0 < done.distance.share < 1
+    bent = compare(Changed("bent", 1.5), Changed("straight", 1.0), shape=shape)
+    assert bent.wrong == ("bent",) and bent.distance is not None
+    assert bent.distance.share > 1 and bent.distance.row in choose_rows(build_problem(bent.case, WeightBank())).tolist()
 
 
 def test_a_crash_is_a_wrong_side_that_says_what_is_missing(compare: Compare) -> None:
