@@ -157,7 +157,10 @@ def _combined(rows: Tensor, resources: Resources, case: Case) -> Tensor:
 
 
 def _distance(one: _Answer, two: _Answer) -> Distance | None:
-    """None unless some element is judged on both sides and all of those are finite. A sampled oracle sees the same rows of both."""
+    """None unless some element is judged on both sides and all of those are finite.
+
+    A sampled oracle sees the same rows of both.
+    """
     judged = (one.judge.inverse > 0) & (two.judge.inverse > 0)
     first, second = one.judge.cut(one.answer).double(), two.judge.cut(two.answer).double()
     if not bool(judged.any()) or not bool((torch.isfinite(first - second) | ~judged).all()):

@@ -23,6 +23,8 @@ from moeguard.tensors.problem import Problem
 SAMPLED_FROM, SAMPLE_ROWS = 2048, 512
 #: Rows outside of the sample that one execution may send to the oracle.
 SUSPECTS = 32
+#: Differences of a row, in units of its largest element, are cut here.
+_FAR = 1e12
 #: Rules that such a row is judged by. They stood out among all rows, so rules about many rows would be biased.
 _ROW_RULES = ("finite", "element", "exact", "row")
 
@@ -54,11 +56,9 @@ def suspects(judge: Judge, answer: Tensor, verified: Tensor | None, valid: Tenso
     finite = torch.isfinite(value).all(1)
     orders = [~finite]
     if verified is not None:
-        other = verified.float()
-        size = other.square().mean(1).sqrt().nan_to_num(posinf=0.0).clamp_min(1e-30)
-        difference = (value - other).abs().nan_to_num(posinf=0.0)
-        for distance in (difference.amax(1) / size, difference.square().mean(1).sqrt() / size):
-            orders.append(torch.where(distance > distance[judge.rows].max(), distance, 0.0))
+        for distance in _distances(value, verified.float()):
+            known = distance[judge.rows]
+            orders.append(torch.where(distance > (known.max() if len(known) else 0.0), distance, 0.0))
     outside = torch.ones_like(finite) if valid is None else valid.clone()
     outside[judge.rows] = False
     chosen: dict[int, None] = {}
@@ -67,6 +67,18 @@ def suspects(judge: Judge, answer: Tensor, verified: Tensor | None, valid: Tenso
         top = weight.topk(min(SUSPECTS // len(orders), len(weight)))
         chosen |= dict.fromkeys(top.indices[top.values > 0].tolist())
     return torch.tensor(sorted(chosen), dtype=torch.int64, device=answer.device)
+
+
+def _distances(value: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest and rms difference of each row, in units of the rms of the row in ``other``, float32 [T]; 0 for rows of ``value``
+    that are not finite. Rows are divided by their largest element first: squares of what bf16 holds would leave float32.
+    """
+    largest = other.abs().amax(1, keepdim=True).nan_to_num(1.0, posinf=1.0).clamp_min(torch.finfo(torch.float32).tiny)
+    unit = other / largest
+    apart = torch.where(torch.isfinite(value).all(1, keepdim=True), value / largest - unit, 0.0)
+    apart = apart.abs().nan_to_num(_FAR, posinf=_FAR).clamp_max(_FAR)
+    size = unit.square().mean(1).sqrt().nan_to_num(1.0, posinf=1.0).clamp_min(1.0 / _FAR)
+    return apart.amax(1) / size, apart.square().mean(1).sqrt() / size
 
 
 def judge_rows(problem: Problem, judge: Judge, rows: Tensor, answers: list[Tensor]) -> list[Judgement]:

@@ -110,6 +110,25 @@ def test_rows_that_the_default_gets_wrong_show_against_a_tactic_that_is_right() 
     assert done.findings[0].numbers["max_z_row"] in rows
 
 
+class Noisy(BadRows):
+    """Rounds some elements of a bad tactic the other way, as another order of sums does."""
+
+    def write(self, call: Call, value: Tensor) -> None:
+        super().write(call, value * (1 + 2e-4 * (call.tactic in self.bad)))
+
+
+def test_rows_outside_of_the_sample_are_compared_whatever_their_size() -> None:
+    of = case(scales={"kind": "bimodal", "exponent": 80})  # squares of such answers are beyond float32
+    rows = outside(of)
+    healthy, _ = session(Noisy([], tactics=("b",)), of, frozenset({"tactics"}))
+    assert healthy.first is not None and not healthy.findings
+    backend = Noisy(rows, tactics=("b",))
+    backend.error = float(healthy.first.answer.abs().amax()) / 2
+    assert backend.error > 1e24
+    done, _ = session(backend, of, frozenset({"tactics"}))
+    assert [(finding.kind, finding.tactic) for finding in done.findings] == [("bad_tactic", "b")]
+
+
 def test_a_value_that_is_not_finite_is_seen_in_any_row() -> None:
     of = case()
     rows = outside(of, 2)
@@ -132,3 +151,10 @@ def test_the_batched_format_is_sampled_among_its_rows() -> None:
     run_checks(done, frozenset({"values", "tactics"}))
     assert not done.findings
     assert {event.numbers["sampled_rows"] for event in events if isinstance(event, Executed)} == {SAMPLE_ROWS}
+
+
+def test_an_idle_rank_with_many_experts_has_no_row_to_draw() -> None:
+    shape = {"num_tokens": 0, "hidden_size": 16, "intermediate_size": 16, "num_experts": 2048, "top_k": 2}
+    done = Session(TorchReference(), case(activation_format="batched", shape=shape), Resources())
+    run_checks(done, frozenset({"values", "repeat"}))
+    assert not done.findings and done.executions >= 2
