@@ -51,7 +51,11 @@ class Meter:
 
 
 def give_back() -> None:
-    """Return free memory to the system: what lies between tensors of many sizes would pile up (glibc's malloc_trim)."""
+    """Return free memory to the system, and what torch's cache holds of a GPU: what lies between tensors of many sizes would
+    pile up (glibc's malloc_trim).
+    """
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -10,16 +10,13 @@ import torch
 
 Value = TypeVar("Value")
 
-#: Bytes of one store: on a CPU, and as a share of the memory of a GPU, on which several workers may hold two stores each.
-CPU_BYTES, GPU_SHARE = 64 << 20, 1 / 32
+#: Bytes of one store by device. Several workers may share a GPU and hold two stores each.
+CPU_BYTES, GPU_BYTES = 64 << 20, 128 << 20
 
 
 def budget(device: torch.device | str) -> int:
     """Bytes that one store may hold on ``device``."""
-    device = torch.device(device)
-    if device.type != "cuda":
-        return CPU_BYTES
-    return int(torch.cuda.get_device_properties(device).total_memory * GPU_SHARE)
+    return GPU_BYTES if torch.device(device).type == "cuda" else CPU_BYTES
 
 
 class Resident(Generic[Value]):

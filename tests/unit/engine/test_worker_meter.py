@@ -46,3 +46,13 @@ def test_memory_between_what_is_still_held_goes_back_to_the_system() -> None:
     give_back()
     after = resident_bytes()
     assert after is not None and after - before < 32 << 20 and len(held) == 40
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_so_does_what_the_cache_of_a_gpu_holds_but_no_context_is_made_for_that(
+        started: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    emptied: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: started)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    give_back()
+    assert emptied == [True] * started
