@@ -1,10 +1,14 @@
 """Whether cost and memory of the workers stay flat: the second half of a process's life against the first, after warm-up.
 
-Medians and the Theil-Sen slope (the median of the slopes between all pairs of points) take no notice of single outliers.
+Medians and the Theil-Sen slope (the median of the slopes between all pairs of points) take no notice of single outliers. The
+cost of an interval follows the cases that it happened to hold, so there a half must also rank above the other by more than
+chance (Mann and Whitney, Annals of Mathematical Statistics 18, 1947).
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +25,8 @@ WARM_UP = 0.2
 FEWEST = 16
 #: Most that the second half may have of what the first had: memory, and time per execution, which follows the cases.
 MOST_MEMORY, MOST_COST = 1.05, 1.25
+#: Standard deviations by which the ranks of the second half must exceed chance, before a cost has grown.
+SURE = 3.0
 #: Points of which the slope is taken, evenly spread over all.
 SLOPE_POINTS = 200
 MIB = float(1 << 20)
@@ -28,7 +34,10 @@ MIB = float(1 << 20)
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """One quantity of one worker. first, second: medians of the halves. slope: change an hour. limit: on second / first."""
+    """One quantity of one worker. first, second: medians of the halves. slope: change an hour. limit: on second / first.
+
+    beyond_chance: the second half ranks above the first; of memory, whose values follow one another, this is not asked.
+    """
 
     what: str
     unit: str
@@ -36,16 +45,22 @@ class Trend:
     second: float
     slope: float
     limit: float
+    beyond_chance: bool = True
 
     @property
     def flat(self) -> bool:
-        """Whether the second half is within the limit."""
-        return self.second <= self.limit * self.first
+        """Whether the second half is within the limit, or beyond it by chance."""
+        return self.second <= self.limit * self.first or not self.beyond_chance
+
+    @property
+    def weight(self) -> tuple[bool, float]:
+        """Order of trends of one quantity: what grows is above what is flat, then by the change."""
+        return not self.flat, self.second / self.first if self.first else 0.0
 
     def to_data(self) -> dict[str, Any]:
         """JSON data, numbers to four digits."""
         rounded = {name: float(f"{getattr(self, name):.4g}") for name in ("first", "second", "slope", "limit")}
-        return {"what": self.what, "unit": self.unit, **rounded, "flat": self.flat}
+        return {"what": self.what, "unit": self.unit, **rounded, "beyond_chance": self.beyond_chance, "flat": self.flat}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +90,13 @@ class Flatness:
         """The verdict with the largest changes, in one sentence."""
         if not self.workers:
             return "No worker lived long enough to tell whether cost and memory stay flat."
-        worst: dict[str, Trend] = {}
+        trends: defaultdict[str, list[Trend]] = defaultdict(list)
         for trend in (trend for worker in self.workers for trend in worker.trends):
-            if trend.what not in worst or trend.second * worst[trend.what].first > worst[trend.what].second * trend.first:
-                worst[trend.what] = trend
-        changes = ", ".join(f"{trend.what} {trend.first:,.4g} to {trend.second:,.4g} {trend.unit}" for trend in worst.values())
+            trends[trend.what].append(trend)
+        worst = [max(group, key=lambda one: one.weight) for group in trends.values()]
+        changes = ", ".join(f"{trend.what} {trend.first:,.4g} to {trend.second:,.4g} {trend.unit}"
+                            + (", which may be chance" if trend.flat and trend.second > trend.limit * trend.first else "")
+                            for trend in worst)
         longest = max(worker.points[-1].seconds for worker in self.workers)
         verb = "stay flat" if self.verdict == "flat" else "grow"
         return (f"Cost and memory {verb} after warm-up: {changes} (medians of the halves; {count(len(self.workers), 'worker')}, "
@@ -125,7 +142,8 @@ def _trends(points: Sequence[Usage]) -> Iterable[Trend]:
             yield _trend(what, "MiB", known, MOST_MEMORY)
     spent = costs(points)
     if len(spent) >= 2:
-        yield _trend(f"{'CPU time' if points[0].gpu_reserved is None else 'time'} per execution", "ms", spent, MOST_COST)
+        what = f"{'CPU time' if points[0].gpu_reserved is None else 'time'} per execution"
+        yield _trend(what, "ms", spent, MOST_COST, independent=True)
 
 
 def costs(points: Sequence[Usage]) -> list[tuple[float, float]]:
@@ -137,10 +155,20 @@ def costs(points: Sequence[Usage]) -> list[tuple[float, float]]:
     return [(seconds, milliseconds / executions) for seconds, milliseconds, executions in spent if executions]
 
 
-def _trend(what: str, unit: str, values: Sequence[tuple[float, float]], limit: float) -> Trend:
+def _trend(what: str, unit: str, values: Sequence[tuple[float, float]], limit: float, *, independent: bool = False) -> Trend:
+    """independent: each value follows from its interval alone, so that chance can be told by ranks."""
     middle = len(values) // 2
-    halves = [median(value for _, value in half) for half in (values[:middle], values[middle:])]
+    first, second = ([value for _, value in half] for half in (values[:middle], values[middle:]))
     step = -(-len(values) // SLOPE_POINTS)
     slopes = [(later[1] - earlier[1]) / (later[0] - earlier[0])
               for earlier, later in combinations(values[::step], 2) if later[0] > earlier[0]]
-    return Trend(what, unit, halves[0], halves[1], 3600 * median(slopes) if slopes else 0.0, limit)
+    return Trend(what, unit, median(first), median(second), 3600 * median(slopes) if slopes else 0.0, limit,
+                 not independent or _ranks_above(first, second))
+
+
+def _ranks_above(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether values of ``second`` exceed those of ``first`` more often than chance: the U of Mann and Whitney, as a normal."""
+    ordered = sorted(first)
+    wins = sum(bisect_left(ordered, value) + bisect_right(ordered, value) for value in second) / 2
+    pairs = len(first) * len(second)
+    return wins - pairs / 2 > SURE * math.sqrt(pairs * (len(first) + len(second) + 1) / 12)

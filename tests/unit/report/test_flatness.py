@@ -69,6 +69,22 @@ def test_on_a_gpu_its_memory_counts_and_the_clock_is_the_cost() -> None:
         "memory": True, "GPU memory reserved": False, "time per execution": True}
 
 
+def lognormal(seed: int, growth: float = 1.0) -> Series:
+    """Costs of very different cases; ``growth`` times as much from the middle of 400 on."""
+    draw = random.Random(seed)
+    return lambda place: draw.lognormvariate(1.5, 1.2) * (growth if place > 240 else 1.0)
+
+
+def test_intervals_with_very_different_cases_are_no_growth_of_the_cost_and_a_real_one_still_is() -> None:
+    short = [judge(points(lambda place: 900, lognormal(seed), number=24)) for seed in range(100)]
+    beyond = [found for found in short for trend in found.workers[0].trends if trend.second > trend.limit * trend.first]
+    assert len(beyond) > 20 and sum(found.verdict == "grows" for found in short) <= 2
+    doubtful = next(found for found in short if found.verdict == "flat" and "which may be chance" in found.sentence)
+    assert doubtful.sentence.startswith("Cost and memory stay flat after warm-up: memory 900 to 900 MiB, CPU time per execution")
+    for seed in range(3):
+        assert judge(points(lambda place: 900, lognormal(seed, 2.5), number=400)).verdict == "grows"
+
+
 def test_a_reader_sees_it_in_the_summary_the_page_and_the_json() -> None:
     events: list[Event] = [*scenario(0), *points(lambda place: 900 + 3 * place, lambda place: 5), RunFinished(seconds=1000.0)]
     outcome = fold(manifest(), events)
