@@ -39,24 +39,33 @@ class RouterVerdict:
 
 def check_router(router: Router, case: RouterCase, device: str = "cpu") -> RouterVerdict:
     """Run ``router`` once on ``case`` and judge every token. device: ``cpu`` or ``cuda``. Runs in the calling process."""
-    support = router.supports(case)
-    if not support.supported:
-        return RouterVerdict(unsupported=support.reason or "not supported")
-    logits, bias = make_router_inputs(case, device)
-    shape, dtype = (case.num_tokens, case.top_k), router.weights_dtype(case)
-    buffers = {name: Workspace(shape[0] * shape[1] * kind.itemsize, device) for name, kind in _outputs(dtype)}
-    ids, weights = (buffers[name].poison(_POISON).view(kind).view(shape) for name, kind in _outputs(dtype))
-    watched = Snapshot({"logits": logits} | ({} if bias is None else {"bias": bias}))
     findings: list[RouterFinding] = []
 
     def found(kind: Kind, rule: str, sentence: str, numbers: dict[str, Any]) -> None:
         findings.append(RouterFinding(kind, router.name, rule, case, sentence, numbers))
 
+    call = "supports"
+    try:
+        support = router.supports(case)
+        if not support.supported:
+            return RouterVerdict(unsupported=support.reason or "not supported")
+        call = "weights_dtype"
+        dtype = router.weights_dtype(case)
+        call = "precision"
+        precision = router.precision(case)
+    except Exception as error:
+        found("crash", call, _raised(call, error), {})
+        return RouterVerdict(tuple(findings))
+    logits, bias = make_router_inputs(case, device)
+    shape = case.num_tokens, case.top_k
+    buffers = {name: Workspace(shape[0] * shape[1] * kind.itemsize, device) for name, kind in _outputs(dtype)}
+    ids, weights = (buffers[name].poison(_POISON).view(kind).view(shape) for name, kind in _outputs(dtype))
+    watched = Snapshot({"logits": logits} | ({} if bias is None else {"bias": bias}))
     try:
         returned: Any = router.route(case, logits, bias, ids, weights)
         settle(logits.device)
     except Exception as error:
-        found("crash", "exception", f"route raised {type(error).__name__}: {' '.join(str(error).split())[:300]}", {})
+        found("crash", "exception", _raised("route", error), {})
         return RouterVerdict(tuple(findings))
     if returned is not None:
         found("wrong_return", "return", f"route returned {type(returned).__name__}, not None", {})
@@ -74,12 +83,16 @@ def check_router(router: Router, case: RouterCase, device: str = "cpu") -> Route
         token, count = int(untouched.nonzero()[0, 0]), int(untouched.sum())
         found("unwritten_output", "written", f"token {token}: {count} ids were not written", {"count": count, "token": token})
         return RouterVerdict(tuple(findings), case.num_tokens)
-    judged = judge_routing(case, logits, bias, ids, weights, router.precision(case))
+    judged = judge_routing(case, logits, bias, ids, weights, precision)
     for fault in judged.faults:
         more = f"; {fault.count} of {case.num_tokens} tokens" if fault.count > 1 else ""
         found("routing_contract", fault.rule, f"{case.method}, {case.probe}: token {fault.token}: {fault.clause}{more}",
               fault.numbers | {"token": fault.token, "tokens": fault.count})
     return RouterVerdict(tuple(findings), judged.tokens, judged.undefined, judged.near_ties)
+
+
+def _raised(call: str, error: Exception) -> str:
+    return f"{call} raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _outputs(weights: torch.dtype) -> tuple[tuple[str, torch.dtype], ...]:

@@ -76,6 +76,19 @@ def test_a_router_that_raises_crashed() -> None:
     assert (finding.kind, finding.sentence) == ("crash", "route raised RuntimeError: no kernel image")
 
 
+@pytest.mark.parametrize("call", ["supports", "weights_dtype", "precision"])
+def test_one_that_raises_when_it_is_asked_crashed_too(call: str) -> None:
+    class Raises(Answers):
+        pass
+
+    def fails(self: mg.Router, case: RouterCase) -> None:
+        raise KeyError(case.method)
+
+    setattr(Raises, call, fails)
+    (finding,) = mg.check_router(Raises(), CASE).findings
+    assert (finding.kind, finding.sentence) == ("crash", f"{call} raised KeyError: 'grouped_topk'")
+
+
 def test_a_router_that_returns_something_is_told() -> None:
     router = Answers()
     router.returned = torch.zeros(1)
