@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from moeguard.backends.routers.protocol import Router
+from moeguard.checks.defaults import Defaults
 from moeguard.checks.lost_device import settle
 from moeguard.core.finding import Kind
 from moeguard.core.router import RouterCase, RouterFinding
@@ -39,6 +40,12 @@ class RouterVerdict:
 
 def check_router(router: Router, case: RouterCase, device: str = "cpu") -> RouterVerdict:
     """Run ``router`` once on ``case`` and judge every token. device: ``cpu`` or ``cuda``. Runs in the calling process."""
+    defaults = Defaults()
+    with defaults.of_guard():
+        return _check(router, case, device, defaults)
+
+
+def _check(router: Router, case: RouterCase, device: str, defaults: Defaults) -> RouterVerdict:
     findings: list[RouterFinding] = []
 
     def found(kind: Kind, rule: str, sentence: str, numbers: dict[str, Any]) -> None:
@@ -51,9 +58,11 @@ def check_router(router: Router, case: RouterCase, device: str = "cpu") -> Route
             return RouterVerdict(unsupported=support.reason or "not supported")
         call = "weights_dtype"
         dtype = router.weights_dtype(case)
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise TypeError(f"returned {dtype!r}; allowed: a floating torch.dtype")
         call = "precision"
         precision = router.precision(case)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         found("crash", call, _raised(call, error), {})
         return RouterVerdict(tuple(findings))
     logits, bias = make_router_inputs(case, device)
@@ -62,9 +71,10 @@ def check_router(router: Router, case: RouterCase, device: str = "cpu") -> Route
     ids, weights = (buffers[name].poison(_POISON).view(kind).view(shape) for name, kind in _outputs(dtype))
     watched = Snapshot({"logits": logits} | ({} if bias is None else {"bias": bias}))
     try:
-        returned: Any = router.route(case, logits, bias, ids, weights)
-        settle(logits.device)
-    except Exception as error:
+        with defaults.of_backend():
+            returned: Any = router.route(case, logits, bias, ids, weights)
+            settle(logits.device)
+    except (Exception, SystemExit) as error:
         found("crash", "exception", _raised("route", error), {})
         return RouterVerdict(tuple(findings))
     if returned is not None:
@@ -91,7 +101,7 @@ def check_router(router: Router, case: RouterCase, device: str = "cpu") -> Route
     return RouterVerdict(tuple(findings), judged.tokens, judged.undefined, judged.near_ties)
 
 
-def _raised(call: str, error: Exception) -> str:
+def _raised(call: str, error: BaseException) -> str:
     return f"{call} raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 

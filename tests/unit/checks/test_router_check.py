@@ -89,6 +89,38 @@ def test_one_that_raises_when_it_is_asked_crashed_too(call: str) -> None:
     assert (finding.kind, finding.sentence) == ("crash", f"{call} raised KeyError: 'grouped_topk'")
 
 
+def test_a_dtype_that_is_none_and_an_exit_are_crashes_too() -> None:
+    class NoDtype(Answers):
+        def weights_dtype(self, case):
+            return None
+
+    class Exits(Answers):
+        def route(self, case, logits, bias, ids, weights):
+            raise SystemExit(3)
+
+    sentences = [mg.check_router(router, CASE).findings[0].sentence for router in (NoDtype(), Exits())]
+    assert sentences == ["weights_dtype raised TypeError: returned None; allowed: a floating torch.dtype",
+                         "route raised SystemExit: 3"]
+
+
+def test_what_a_router_sets_for_all_of_torch_changes_no_case_after_it() -> None:
+    class Sets(Answers):
+        def route(self, case, logits, bias, ids, weights):
+            seen.append(logits.clone())
+            with torch.device("cpu"):
+                super().route(case, logits, bias, ids, weights)
+            torch.set_default_device("meta")
+
+    seen: list[torch.Tensor] = []
+    case = RouterCase(method="sigmoid_bias", probe="dominant", num_tokens=200, num_experts=64, top_k=4)
+    try:
+        for _ in range(2):
+            assert mg.check_router(Sets(), case).passed
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(seen[0], seen[1])
+
+
 def test_a_router_that_returns_something_is_told() -> None:
     router = Answers()
     router.returned = torch.zeros(1)
