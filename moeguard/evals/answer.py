@@ -87,9 +87,14 @@ def _first(value: Any) -> Any:
 
 
 def _settings(arguments: Any) -> Any:
-    """The generation arguments without the prompt: in a file ``gen_args_0 -> arg_1``, in memory the second of a pair."""
+    """The generation arguments without the prompt: in a file ``gen_args_0 -> arg_1``, in memory the second of a pair.
+
+    Raises ValueError when they are neither.
+    """
     if isinstance(arguments, Mapping):
         return [one.get("arg_1") if isinstance(one, Mapping) else None for _, one in sorted(arguments.items())]
+    if not isinstance(arguments, Sequence):
+        raise ValueError(f"arguments: {arguments!r}; allowed: an object or a list")
     return [one[1] if isinstance(one, Sequence) and len(one) > 1 else None for one in arguments]
 
 

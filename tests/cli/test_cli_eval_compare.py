@@ -53,6 +53,7 @@ def test_for_people(cli: Cli, tmp_path: Path) -> None:
     ({"doc_id": 999}, "doc_id 7 is in A and not in B"),
     ({"filter": "strict-match"}, "filter flexible-extract, doc_id 7 is in A and not in B"),
     ({"exact_match": None}, "line 8: exact_match: None; allowed: 0 or 1"),
+    ({"arguments": None}, "line 8: arguments: None; allowed: an object or a list"),
     ({"resps": [[["a", 1.5]]]}, None),
     ({"resps": [[-3.5]]}, "line 8: resps: no text; allowed: responses of a generate_until task"),
 ])
