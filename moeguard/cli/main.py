@@ -16,7 +16,6 @@ from moeguard.cli import (
     compare,
     doctor,
     eval,
-    eval_model,
     gate,
     replay,
     report,
@@ -42,7 +41,6 @@ app.command("compare")(compare.compare)
 app.command("gate")(gate.gate)
 allow.app.command()(allow_export.export)
 app.add_typer(allow.app, name="allow")
-eval.app.command("model")(eval_model.model)
 app.add_typer(eval.app, name="eval")
 app.command("report")(report.report)
 
