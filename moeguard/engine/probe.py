@@ -1,6 +1,6 @@
 """One question about this machine, answered in a process of its own: what ends that process ends nothing else.
 
-The child writes one JSON object to a pipe; what the library prints goes nowhere.
+The child writes one JSON object, of any length, to a nameless file; what the library prints goes nowhere.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,17 +41,13 @@ def ask(question: str, arguments: Sequence[str] = (), *, timeout: float = 120.0,
     """Ask a child process. question: a name of QUESTIONS. timeout: seconds until the child is killed. first: a folder whose
     modules it finds before any other.
     """
-    reading, writing = os.pipe()
     quiet = subprocess.DEVNULL
-    try:
+    with tempfile.TemporaryFile() as file:
         child = subprocess.Popen(
-            [sys.executable, "-c", _CODE, str(writing), question, *arguments], pass_fds=(writing,),
+            [sys.executable, "-c", _CODE, str(file.fileno()), question, *arguments], pass_fds=(file.fileno(),),
             stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([*([] if first is None else [str(first.resolve())]), *sys.path])})
-    finally:
-        os.close(writing)
-    _running.add(child)
-    with os.fdopen(reading, "rb") as file:
+        _running.add(child)
         try:
             code = child.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -58,8 +55,8 @@ def ask(question: str, arguments: Sequence[str] = (), *, timeout: float = 120.0,
         finally:
             _running.discard(child)
             _kill(child)
-        os.set_blocking(file.fileno(), False)
-        text = file.read() or b""
+        file.seek(0)
+        text = file.read()
     try:
         said = json.loads(text)
     except ValueError:
