@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import urllib.error
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from moeguard.core.errors import MoeguardError
 from moeguard.evals.connection import opened
@@ -19,6 +21,8 @@ from moeguard.evals.connection import opened
 KEEPER = Path(__file__).with_name("keeper.py")
 #: Stands in a command for a free port of this machine.
 PORT = "{port}"
+#: What a request raises when what is at its other end is no such server.
+FAULTS = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
 #: Lines of a log that are shown when a server does not start.
 SHOWN = 5
 #: Texts whose numbers of tokens tell tokenizers apart.
@@ -43,8 +47,8 @@ class Server:
         if url is None and (command is None or PORT not in command):
             needs = f"--{arm}-url, or --{arm}-cmd with {PORT}" if command is None else f"{PORT} in it, or --{arm}-url beside it"
             raise MoeguardError(f"--{arm}-cmd: where its server listens is not said; allowed: {needs}")
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise MoeguardError(f"--{arm}-url: {url!r}; allowed: http://HOST:PORT")
+        if url is not None:
+            _check_url(f"--{arm}-url", url)
         self.arm, self._given, self.command, self.log, self.start_timeout = arm, url, command, log, start_timeout
         self.url = ""
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,7 +79,7 @@ class Server:
         """Names that it serves. Raises ServerLost."""
         try:
             return [str(one["id"]) for one in _request(f"{self.url}/v1/models")["data"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except FAULTS as error:
             raise ServerLost(f"{self.url}/v1/models of the {self.arm} gives no list of models ({_why(error)})") from None
 
     def tokens(self, model: str) -> tuple[Any, ...]:
@@ -84,8 +88,8 @@ class Server:
         for text in PROBES:
             try:
                 found.append(_request(f"{self.url}/tokenize", {"model": model, "prompt": text})["tokens"])
-            except (OSError, ValueError, KeyError, TypeError):
-                with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            except FAULTS:
+                with contextlib.suppress(*FAULTS):
                     body = {"model": model, "prompt": text, "max_tokens": 1, "temperature": 0}
                     found.append(_request(f"{self.url}/v1/completions", body)["usage"]["prompt_tokens"])
                     continue
@@ -118,6 +122,19 @@ class Server:
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process.wait()
+
+
+def _check_url(option: str, url: str) -> None:
+    """Raise MoeguardError unless ``url`` says where a server listens. A name or password, which reports would show, is refused."""
+    try:
+        parts = urlsplit(url)
+        named, good = parts.username is not None, bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        named, good = "@" in url, False
+    if named:
+        raise MoeguardError(f"{option}: holds a user name; allowed: http://HOST:PORT")
+    if not good or parts.scheme not in ("http", "https") or any(one.isspace() or not one.isprintable() for one in url):
+        raise MoeguardError(f"{option}: {url!r}; allowed: http://HOST:PORT")
 
 
 def _request(url: str, body: dict[str, Any] | None = None) -> Any:

@@ -9,9 +9,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,7 @@ from commandline import Called, call
 from eval_runs import STAND_IN, arguments, data, server
 from sample_records import SECRET
 
-from moeguard.evals.server import Server
+from moeguard.evals.server import Server, ServerLost
 
 Cli = Callable[..., Called]
 DISABLED = "Skipping FlashInfer autotune because it is disabled."
@@ -171,6 +173,20 @@ def test_a_server_that_does_not_start_says_why(cli: Cli, rows: Path, tmp_path: P
     assert "the server of the baseline ended with exit code 4 before it answered: no such model" in done.data["lost"]
 
 
+def test_a_server_of_something_else_says_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        def answer() -> None:
+            with listening.accept()[0] as one:
+                one.recv(4096)
+                one.sendall(b"SSH-2.0-none\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        server = Server("baseline", None, "unused {port}", tmp_path / "log")
+        server.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(ServerLost, match=r"gives no list of models \(BadStatusLine\)"):
+            server.models()
+
+
 @pytest.mark.parametrize(("row", "words"), [
     ({"question": "How many?"}, "row 2: answer is missing or no text; allowed: question, answer"),
     ({"question": "How many?", "answer": "12"}, "row 2: answer does not end with #### and a number"),
@@ -187,6 +203,11 @@ def test_data_that_is_none(cli: Cli, rows: Path, tmp_path: Path, row: object, wo
     (("--candidate-url", "http://127.0.0.1:9"), "--baseline-cmd: where its server listens is not said; allowed: --baseline-url"),
     (("--baseline-cmd", "vllm serve", "--candidate-url", "http://h"), "allowed: {port} in it, or --baseline-url beside it"),
     (("--baseline-url", "h:8000", "--candidate-url", "http://h"), "--baseline-url: 'h:8000'; allowed: http://HOST:PORT"),
+    (("--baseline-url", "http://h:x", "--candidate-url", "http://h"), "--baseline-url: 'http://h:x'; allowed: http://HOST:PORT"),
+    (("--baseline-url", "http://", "--candidate-url", "http://h"), "--baseline-url: 'http://'; allowed"),
+    (("--baseline-url", "http://h", "--candidate-url", "http://[::1"), "--candidate-url: 'http://[::1'; allowed"),
+    (("--baseline-url", "http://a b", "--candidate-url", "http://h"), "--baseline-url: 'http://a b'; allowed"),
+    (("--baseline-url", "http://me:pw@h", "--candidate-url", "http://h"), "--baseline-url: holds a user name; allowed"),
     (("--baseline-url", "http://h", "--candidate-url", "http://h", "--margin", "2"), "--margin: 2.0"),
     (("--baseline-url", "http://h", "--candidate-url", "http://h", "--repeats", "3"), "allowed: a --temperature above 0"),
     (("--baseline-url", "http://h", "--candidate-url", "http://h", "--backend", "triton"), "allowed: both or neither"),
