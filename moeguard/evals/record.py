@@ -18,6 +18,10 @@ from moeguard.evals.options import Options
 SCHEMA, KIND = 1, "eval"
 MANIFEST, JOURNAL = "manifest.json", "answers.jsonl"
 Event = dict[str, Any]
+#: Fields that an event has beside its name, by that.
+FIELDS: dict[str, dict[str, type]] = {
+    "answers": {"arm": str, "chunk": int, "repeat": int, "retries": dict, "answers": list}, "lost": {"reason": str},
+    "void": {"reason": str}, "server": {"arm": str, "tokens": list}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,13 @@ def parse_manifest(text: str, where: str) -> dict[str, Any]:
         if manifest["schema"] != SCHEMA or manifest["kind"] != KIND:
             raise ValueError
         Options.model_validate(manifest["options"])
-        if not isinstance(manifest["run_id"], str) or not isinstance(manifest["environment"]["arch"], str):
+        environment = manifest["environment"]
+        told = [manifest["run_id"], environment["arch"]]
+        known = [environment.get(name) for name in ("gpu", "cuda", "driver")] + [*environment.get("packages", {}).values()]
+        if not all(isinstance(one, str) and one for one in told) or not all(one is None or isinstance(one, str) for one in known):
             raise TypeError
         datetime.fromisoformat(manifest["started"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise RunDirectoryError(f"{where}: {MANIFEST} is none of a spot check, damaged, or of another version") from None
     assert isinstance(manifest, dict)
     return manifest
@@ -109,6 +116,8 @@ def parse_journal(data: bytes, where: str) -> list[Event]:
         try:
             event = json.loads(line)
             if not isinstance(event, dict) or not isinstance(event["event"], str):
+                raise ValueError
+            if not all(isinstance(event[name], kind) for name, kind in FIELDS.get(event["event"], {}).items()):
                 raise ValueError
         except (ValueError, KeyError, RecursionError):
             raise RunDirectoryError(f"{where}: line {number} is damaged") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from sample_records import record
 from moeguard.core.errors import MoeguardError, RunDirectoryError
 from moeguard.evals.answer import MISSING, Answer
 from moeguard.evals.options import Options
-from moeguard.evals.record import Record
+from moeguard.evals.record import Record, parse_journal, parse_manifest
 from moeguard.evals.response import Response
 from moeguard.evals.result import Result
 
@@ -90,6 +91,22 @@ def test_a_journal_whose_last_line_is_not_whole_goes_on(tmp_path: Path) -> None:
     file.write_bytes(b"nonsense\n" + file.read_bytes())
     with pytest.raises(MoeguardError, match="line 1 is damaged"):
         kept.events()
+
+
+@pytest.mark.parametrize("event", [{"event": "answers"}, {"event": "answers", "arm": [], "chunk": 0, "repeat": 0, "retries": {},
+                                                          "answers": []}, {"event": "void"}, {"event": "lost", "reason": None}])
+def test_an_event_that_lacks_a_field_is_named_by_its_line(event: dict[str, Any]) -> None:
+    with pytest.raises(RunDirectoryError, match="answers.jsonl: line 2 is damaged"):
+        parse_journal(json.dumps(FINISHED).encode() + b"\n" + json.dumps(event).encode() + b"\n", "answers.jsonl")
+
+
+@pytest.mark.parametrize("change", [{"run_id": ""}, {"environment": {"arch": "cpu", "packages": 5}}, {"environment": []},
+                                    {"environment": {"arch": "cpu", "packages": {"torch": []}}}, {"started": 5}])
+def test_a_damaged_manifest(tmp_path: Path, change: dict[str, Any]) -> None:
+    kept = Record.create(tmp_path / "run", OPTIONS, {"arch": "cpu"})
+    assert parse_manifest(json.dumps(kept.manifest), "run") == kept.manifest
+    with pytest.raises(RunDirectoryError, match="run: manifest.json is none of a spot check, damaged"):
+        parse_manifest(json.dumps(dict(kept.manifest) | change), "run")
 
 
 def test_responses_are_compared_without_their_text() -> None:
