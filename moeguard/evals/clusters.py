@@ -16,8 +16,8 @@ FEW = 25
 STRICT = 0.7
 
 
-def interval(losses: Sequence[int], repeats: int = 1, level: float = 0.95) -> tuple[float, float]:
-    """Percentile bootstrap interval of the drop, two-sided, from the net losses of the questions.
+def interval(losses: Sequence[int], repeats: float = 1, level: float = 0.95) -> tuple[float, float]:
+    """Percentile bootstrap interval of the drop, two-sided, from the net losses of the questions with ``repeats`` answers each.
 
     It describes; no verdict rests on it alone: without a difference it has no width.
     """

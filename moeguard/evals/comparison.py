@@ -25,8 +25,8 @@ class Comparison:
     questions, repeats: answers are questions x repeats in each arm. right: of baseline and candidate. losses, gains: pairs
     that are right in the baseline alone, in the candidate alone; pairs with an error in either arm left out. errors: answers
     that were not given, of baseline and candidate. drop: estimate over the pairs that are left. interval: 95 % bootstrap
-    interval of the drop, clustered by question. upper_bound: of the drop, one-sided 95 %; errors count as if the candidate
-    were wrong and the baseline right. p_value: exact, one-sided, of "no drop" (McNemar; by question where there are repeats);
+    interval of the drop over the same pairs, clustered by question. upper_bound: of the drop, one-sided 95 %; errors count as if
+    the candidate were wrong and the baseline right. p_value: exact, one-sided, of "no drop" (McNemar; by question where there are repeats);
     p_two_sided: of "no difference". alpha: below which a p-value means worse. evidence: the betting martingale's. stopped:
     whether that shows harm by itself. doubt: why the run tells nothing, whatever the figures.
     """
@@ -61,13 +61,15 @@ class Comparison:
         losses = [sum(_loss(one) for one in those) for those in questions.values()]
         worst = [sum(_worst(one) for one in those) for those in questions.values()]
         lost, gained = sum(_loss(one) > 0 for one in pairs), sum(_loss(one) < 0 for one in pairs)
-        n, left = len(questions), sum(not _error(one) for one in pairs)
+        n, left = len(questions), sum(not one.error for one in pairs)
+        answered = [sum(_loss(one) for one in those) for those in questions.values() if not all(one.error for one in those)]
+        interval = clusters.interval(answered, left / len(answered)) if left else (0.0, 0.0)
         capital = harm.evidence(losses, repeats)
         upper = (margin.upper_bound(sum(w > 0 for w in worst), sum(w < 0 for w in worst), n, alpha) if repeats == 1
                  else clusters.upper_bound(worst, repeats, alpha))
         return cls(task, name, n, repeats, (sum(one.baseline.right for one in pairs), sum(one.candidate.right for one in pairs)),
                    lost, gained, (sum(one.baseline.error for one in pairs), sum(one.candidate.error for one in pairs)),
-                   (lost - gained) / left if left else 0.0, clusters.interval(losses, repeats), upper, allowed,
+                   (lost - gained) / left if left else 0.0, interval, upper, allowed,
                    harm.p_value(losses), min(1.0, 2 * min(harm.p_value(losses), harm.p_value([-one for one in losses]))),
                    alpha - LOOKS if looks else alpha, capital, looks and capital >= 1 / LOOKS, doubt,
                    Texts.of(questions), Plan.of(n, (lost + gained) / len(pairs), allowed))
@@ -123,13 +125,9 @@ class Comparison:
                         "texts": self.texts.to_data(), "plan": self.plan.to_data()}
 
 
-def _error(one: Pair) -> bool:
-    return one.baseline.error or one.candidate.error
-
-
 def _loss(one: Pair) -> int:
     """1 when it is right in the baseline alone, -1 in the candidate alone; an error says nothing about right and wrong."""
-    return 0 if _error(one) else int(one.baseline.right) - int(one.candidate.right)
+    return 0 if one.error else int(one.baseline.right) - int(one.candidate.right)
 
 
 def _worst(one: Pair) -> int:

@@ -24,6 +24,11 @@ class Pair:
     baseline: Answer
     candidate: Answer
 
+    @property
+    def error(self) -> bool:
+        """Whether an arm gave no answer, so that nothing can be compared."""
+        return self.baseline.error or self.candidate.error
+
 
 def pair(baseline: Iterable[Answer], candidate: Iterable[Answer]) -> dict[tuple[str, str], list[Pair]]:
     """All answers in pairs, by (task, filter), ordered by question and repeat.

@@ -32,8 +32,20 @@ def read(path: Path, metric: str = "exact_match", *, repeats: bool = False) -> l
     for task, those in by_task.items():
         if len(those) > 1 and not repeats:
             raise MoeguardError(f"{path}: {len(those)} logs of task {task}; allowed: one, or --repeats to take them as repeats")
-    return [answer for task, those in by_task.items() for number, log in enumerate(those)
-            for answer in _answers(log, task, metric, number)]
+    return [answer for task, those in by_task.items() for answer in _repeats(those, task, metric)]
+
+
+def _repeats(logs: Sequence[Path], task: str, metric: str) -> list[Answer]:
+    """The answers of all logs of a task. Raises MoeguardError unless each has the same questions: a question that was answered
+    less often than others would weigh less in the bound on the drop."""
+    found = [_answers(log, task, metric, number) for number, log in enumerate(logs)]
+    first, *others = [{(one.filter, one.doc_id) for one in answers} for answers in found]
+    for log, asked in zip(logs[1:], others, strict=True):
+        for name, doc in sorted(asked ^ first):
+            there, missing = (logs[0], log) if (name, doc) in first else (log, logs[0])
+            raise MoeguardError(f"{missing}: no answer to doc_id {doc} with filter {name}, which {there.name} has; allowed: "
+                                "repeats of the same questions")
+    return [answer for answers in found for answer in answers]
 
 
 def private(task: str) -> bool:

@@ -16,13 +16,13 @@ SIGNS: dict[str, Callable[[Answer], bool]] = {
     "invalid": lambda answer: answer.invalid,
     "runs_in_circles": lambda answer: answer.response.circles,
     "unprintable": lambda answer: answer.response.garbage,
-    "empty": lambda answer: not answer.error and answer.response.words == 0,
+    "empty": lambda answer: answer.response.words == 0,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """How many answers of each arm show it, and the exact paired one-sided p-value of more of it in the candidate."""
+    """How many answers of each arm show it, of pairs in which both arms gave one, and the exact paired one-sided p-value of more of it in the candidate."""
 
     baseline: int
     candidate: int
@@ -45,14 +45,14 @@ class Texts:
     @classmethod
     def of(cls, questions: Mapping[int, Sequence[Pair]]) -> Texts:
         """Of the pairs of each question."""
-        given = [one for pairs in questions.values() for one in pairs if not (one.baseline.error or one.candidate.error)]
+        given = [one for pairs in questions.values() for one in pairs if not one.error]
         parted = [one.baseline.response.first_difference(one.candidate.response) for one in given]
         places = [place for place in parted if place is not None]
         signs = {}
         for name, shows in SIGNS.items():
-            losses = [sum(shows(one.candidate) - shows(one.baseline) for one in pairs) for pairs in questions.values()]
-            flat = [one for pairs in questions.values() for one in pairs]
-            signs[name] = Sign(sum(shows(one.baseline) for one in flat), sum(shows(one.candidate) for one in flat),
+            losses = [sum(shows(one.candidate) - shows(one.baseline) for one in pairs if not one.error)
+                      for pairs in questions.values()]
+            signs[name] = Sign(sum(shows(one.baseline) for one in given), sum(shows(one.candidate) for one in given),
                                harm.p_value(losses))
         words = [[one.baseline.response.words for one in given], [one.candidate.response.words for one in given]]
         return cls(len(given), 1 - len(places) / len(given) if given else 0.0, float(median(places)) if places else None,

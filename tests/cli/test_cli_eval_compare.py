@@ -106,6 +106,34 @@ def test_errors_are_not_wrong_answers(cli: Cli, tmp_path: Path) -> None:
     assert task["upper_bound"] > 12 / 300
 
 
+def test_repeats_of_other_questions_are_refused(cli: Cli, tmp_path: Path) -> None:
+    """A question that was asked once and lost whole would otherwise count as lost by half."""
+    for name in ("a", "b"):
+        write(tmp_path / name, arm(n=80), stamp="2026-05-01T12-00-00.000000")
+        write(tmp_path / name, arm(n=80)[:50], stamp="2026-05-02T12-00-00.000000")
+    done = cli("eval", "compare", tmp_path / "a", tmp_path / "b", "--repeats", "--json")
+    assert (done.code, done.out) == (2, "") and done.err.count("\n") == 1
+    assert "2026-05-02T12-00-00.000000.jsonl: no answer to doc_id 50 with filter flexible-extract" in done.err
+
+
+def test_interval_and_drop_are_of_the_same_answers(cli: Cli, tmp_path: Path) -> None:
+    b = arm(30, n=100)
+    for doc in range(30, 80):
+        b[doc] |= {"resps": [[""]], "exact_match": 0.0}
+    (task,) = cli("eval", "compare", write(tmp_path / "a", arm(n=100)), write(tmp_path / "b", b), "--json").data["tasks"]
+    assert task["drop"] == pytest.approx(30 / 50)
+    assert task["interval"][0] < task["drop"] < task["interval"][1]
+
+
+def test_an_answer_that_was_not_given_is_no_sign_of_garbage(cli: Cli, tmp_path: Path) -> None:
+    a, b = arm(), arm()
+    for doc in range(10):
+        a[doc] |= {"resps": [[""]]}
+        b[doc] |= {"filtered_resps": ["[invalid]"]}
+    texts = cli("eval", "compare", write(tmp_path / "a", a), write(tmp_path / "b", b), "--json").data["tasks"][0]["texts"]
+    assert texts["alarms"] == [] and texts["signs"]["invalid"]["candidate"] == 20  # those that both arms have
+
+
 def test_garbage_shows(cli: Cli, tmp_path: Path) -> None:
     a, b = arm(), arm()
     for doc in range(10):
