@@ -60,6 +60,11 @@ def compare(
     recipes = tuple(dict.fromkeys(recipe or list(RECIPES)))
     Options(backends=names, recipes=recipes, profile=profile, max_cases=max_cases, seed=seed, device=device,
             cases=tuple(one.model_dump(mode="json", by_alias=True) for one in given)).check()
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MoeguardError(f"--out: {out} cannot be made ({error.strerror}); allowed: a folder") from None
     absent = {name: reason for name in names if (reason := registry.unavailable(name)) is not None}
     comparisons: list[Comparison] = []
     console, total = Console(stderr=True), len(given) or max_cases
@@ -109,7 +114,6 @@ def _drawn(profile: str, device: str, recipes: tuple[str, ...], seed: int, most:
 
 
 def _keep(comparisons: list[Comparison], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for one in comparisons:
         if one.wrong:
             (folder / f"{one.case.fingerprint}.json").write_text(one.case.to_json() + "\n", encoding="utf-8")

@@ -78,6 +78,7 @@ def test_a_backend_that_cannot_run_is_named_with_its_reason(cli: Cli, plugin: Pa
     ((*PAIR[:2], "--backend", "nope"), "nope"),
     ((*PAIR, "--max-cases", "0"), "--max-cases: 0; allowed: more than 0"),
     ((*PAIR, "--recipe", "fp3"), "fp3"),
+    ((*PAIR, "--max-cases", "1", "--out", __file__), f"--out: {__file__} cannot be made (File exists); allowed: a folder"),
     ((*PAIR, "missing.json"), "missing.json: no such file")])
 def test_bad_input_is_one_line(cli: Cli, words: tuple[str, ...], said: str) -> None:
     done = cli("compare", *words, "--device", "cpu")
