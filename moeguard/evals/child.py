@@ -93,7 +93,7 @@ class Child:
 
     def _read(self) -> Mapping[str, Any]:
         line = self._results.readline()
-        data: Mapping[str, Any] = json.loads(line) if line else {}
+        data: Mapping[str, Any] = json.loads(line) if line.endswith("\n") else {}  # half a line: it was killed while it wrote
         return data
 
 
