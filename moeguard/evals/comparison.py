@@ -22,11 +22,11 @@ EXIT_CODES: dict[Outcome, int] = {"not_worse": 0, "worse": 1, "cannot_tell": 3}
 class Comparison:
     """Of one task and filter. All rates and drops are shares of answers, a drop being positive when the candidate is worse.
 
-    questions, repeats: answers are questions x repeats in each arm. right: of baseline and candidate. losses, gains: pairs
-    that are right in the baseline alone, in the candidate alone; pairs with an error in either arm left out. errors: answers
-    that were not given, of baseline and candidate. drop: estimate over the pairs that are left. interval: 95 % bootstrap
-    interval of the drop over the same pairs, clustered by question. upper_bound: of the drop, one-sided 95 %; errors count as if
-    the candidate were wrong and the baseline right. p_value: exact, one-sided, of "no drop" (McNemar; by question where there are repeats);
+    questions, repeats: answers are questions x repeats in each arm. right: of baseline and candidate. losses, gains: pairs that
+    are right in the baseline alone, in the candidate alone; pairs with an error in either arm left out. errors: answers that were
+    not given, of baseline and candidate. drop: estimate over the pairs that are left. interval: 95 % bootstrap interval of the
+    drop over the same pairs, clustered by question. upper_bound: of the drop, one-sided 95 %; errors count as if the candidate
+    were wrong and the baseline right. p_value: exact, one-sided, of "no drop" (McNemar; by question where there are repeats);
     p_two_sided: of "no difference". alpha: below which a p-value means worse. evidence: the betting martingale's. stopped:
     whether that shows harm by itself. doubt: why the run tells nothing, whatever the figures.
     """

@@ -125,7 +125,7 @@ class Server:
 
 
 def _check_url(option: str, url: str) -> None:
-    """Raise MoeguardError unless ``url`` says where a server listens. A name or password, which reports would show, is refused."""
+    """Raise MoeguardError unless ``url`` says where a server listens. A user name is refused: reports would show its password."""
     try:
         parts = urlsplit(url)
         named, good = parts.username is not None, bool(parts.hostname) and parts.port != 0

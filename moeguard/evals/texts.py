@@ -22,7 +22,8 @@ SIGNS: dict[str, Callable[[Answer], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """How many answers of each arm show it, of pairs in which both arms gave one, and the exact paired one-sided p-value of more of it in the candidate."""
+    """How many answers of each arm show it, of pairs in which both arms gave one, and the exact paired one-sided p-value of more
+    of it in the candidate."""
 
     baseline: int
     candidate: int
