@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -179,7 +182,8 @@ def _conduct(record: Record, *, as_json: bool) -> int:
             if step.sentence is not None and not as_json:
                 bar.console.print(step.sentence, highlight=False, soft_wrap=True)
 
-        result = SpotCheck(record, listen).run()
+        with _unwound():
+            result = SpotCheck(record, listen).run()
     data = {**result.to_data(), "run_dir": str(record.path), "resume": None if result.lost is None else
             f"moeguard eval {result.task} --resume {record.path}"}
     (record.path / "result.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
@@ -188,6 +192,19 @@ def _conduct(record: Record, *, as_json: bool) -> int:
     else:
         _show(result, data)
     return result.exit_code
+
+
+@contextlib.contextmanager
+def _unwound() -> Iterator[None]:
+    """Within, SIGTERM and SIGHUP end this process as an interrupt does, so that private logs go with it."""
+    before = {number: held for number in (signal.SIGTERM, signal.SIGHUP) if (held := signal.getsignal(number)) == signal.SIG_DFL}
+    for number in before:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for number, held in before.items():
+            signal.signal(number, held)
 
 
 def _show(result: Result, data: dict[str, Any]) -> None:

@@ -202,7 +202,8 @@ class SpotCheck:
                                       generation=options.generation())
         except HarnessFailed as error:
             self._answered = before
-            raise _Lost(f"the {part.arm} was lost: {relay.failure}" if relay.failure else f"lm-eval failed: {error}") from None
+            said = str(error).partition(":")[0] if private(options.task) else error  # what it says may repeat a question
+            raise _Lost(f"the {part.arm} was lost: {relay.failure}" if relay.failure else f"lm-eval failed: {said}") from None
         self._answered = before + len(self._ids(part))
         block = PRIVATE_BLOCK if private(options.task) else 1
         answers = [Answer.of(record, options.task, repeat=part.repeat, block=block).to_data() for record in records]

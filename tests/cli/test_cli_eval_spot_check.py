@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -245,16 +246,52 @@ def test_a_run_that_is_ended_leaves_no_server(rows: Path, tmp_path: Path, number
     assert place not in Path("/proc/net/tcp").read_text()
 
 
+def private_rows(folder: Path) -> Path:
+    names = ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+    made = [{name: f"{SECRET} {name.lower().replace(' ', '-')} {place}" for name in names} for place in range(6)]
+    rows = folder / "private.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in made))
+    return rows
+
+
+def test_what_lm_eval_says_of_gpqa_is_not_repeated(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(STAND_IN, tmp_path / "site")
+    with (tmp_path / "site" / "lm_eval" / "__init__.py").open("a") as file:
+        file.write("\n\ndef _prompt(row):\n    raise KeyError(row['Question'])\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    rows = private_rows(tmp_path)
+    words = arguments(rows, tmp_path / "run", server(rows), server(rows))
+    words[1] = "gpqa"
+    done = cli(*words)
+    assert (done.code, done.data["lost"]) == (3, "lm-eval failed: KeyError")
+    assert "isotope" not in done.out + done.err + (tmp_path / "run" / "answers.jsonl").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.soak)])
+def test_a_run_of_gpqa_that_is_ended_leaves_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    rows = private_rows(tmp_path)
+    words = [str(word) for word in arguments(rows, tmp_path / "run", server(rows), server(rows))]
+    words[1], words[3] = "gpqa", f"echo {SECRET}; sleep 60 # {{port}}"
+    process = subprocess.Popen([sys.executable, "-m", "moeguard", *words], start_new_session=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not any(SECRET in log.read_text() for log in temporary.glob("*/baseline.log")) and time.monotonic() < until:
+        time.sleep(0.05)
+    os.kill(process.pid, number)
+    assert process.wait(60) == 128 + number
+    assert not [file for file in temporary.rglob("*") if file.is_file()]
+
+
 def test_questions_of_gpqa_are_written_nowhere(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where the run is kept nor where temporary files go, also when servers print and repeat what they are asked."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    names = ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-    made = [{name: f"{SECRET} {name.lower().replace(' ', '-')} {place}" for name in names} for place in range(6)]
-    rows = tmp_path / "private.jsonl"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in made))
+    rows = private_rows(tmp_path)
     words = arguments(rows, tmp_path / "run", server(rows, echo=True), server(rows, echo=True))
     words[1] = "gpqa"
     done = cli(*words)
