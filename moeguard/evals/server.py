@@ -50,7 +50,7 @@ class Server:
         if url is not None:
             _check_url(f"--{arm}-url", url)
         self.arm, self._given, self.command, self.log, self.start_timeout = arm, url, command, log, start_timeout
-        self.url = ""
+        self.url, self._before = "", 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Server:
@@ -58,6 +58,7 @@ class Server:
         self.url = (self._given or f"http://127.0.0.1:{port}").rstrip("/").removesuffix("/v1")
         if self.command is not None:
             with self.log.open("ab") as output:
+                self._before = output.tell()
                 self._process = subprocess.Popen([sys.executable, str(KEEPER), self.command.replace(PORT, str(port))],
                                                  stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
         try:
@@ -114,7 +115,8 @@ class Server:
             time.sleep(0.2)
 
     def _tail(self) -> str:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n") if self.log.exists() else []
+        """What this server printed last; an earlier one, with the same log, may have printed questions."""
+        lines = self.log.read_bytes()[self._before:].decode(errors="replace").split("\n") if self.log.exists() else []
         return " / ".join([line.strip() for line in lines if line.strip()][-SHOWN:]) or "it printed nothing"
 
     def _stop(self) -> None:

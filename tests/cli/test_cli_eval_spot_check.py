@@ -174,6 +174,13 @@ def test_a_server_that_does_not_start_says_why(cli: Cli, rows: Path, tmp_path: P
     assert "the server of the baseline ended with exit code 4 before it answered: no such model" in done.data["lost"]
 
 
+def test_what_an_earlier_server_printed_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"{SECRET}\n")
+    server = Server("baseline", None, "exit 4 # {port}", tmp_path / "log")
+    with pytest.raises(ServerLost, match="ended with exit code 4 before it answered: it printed nothing"), server:
+        pass
+
+
 def test_a_server_of_something_else_says_so(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         def answer() -> None:
