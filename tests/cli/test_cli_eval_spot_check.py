@@ -275,7 +275,8 @@ def test_what_lm_eval_says_of_gpqa_is_not_repeated(cli: Cli, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.soak)])
-def test_a_run_of_gpqa_that_is_ended_leaves_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+def test_a_run_of_gpqa_that_is_ended_leaves_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                   number: signal.Signals) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))

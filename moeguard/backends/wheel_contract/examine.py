@@ -59,6 +59,9 @@ def examine(recipes: Sequence[str] = tuple(RECIPES)) -> dict[str, Any]:
 
 def _row(kind: type[Backend], recipe: str, release: str) -> Row:
     """One adapter with one recipe."""
+    reason = entries.unknown(release) if issubclass(kind, Blackwell) else None
+    if reason is not None:
+        return Row(kind.name, recipe, False, reason)
     called: dict[str, None] = {}
     executed: set[str] = set()
     tried: list[str] = []
@@ -141,9 +144,12 @@ def _changed(release: str) -> Iterator[str]:
 
 
 def _layouts(release: str) -> Iterator[dict[str, Any]]:
-    """Preparations of the adapters that run without a GPU, against the layouts that they must keep to."""
+    """Preparations of the adapters that run without a GPU, against the layouts that they must keep to.
+
+    Nothing for a release that the adapters do not know.
+    """
     seen: set[tuple[str, str]] = set()
-    for kind in BLACKWELL:
+    for kind in BLACKWELL if entries.unknown(release) is None else ():
         for gated in ("swiglu", "relu2"):
             recorder = Recorder(release)
             case = Case.model_validate({"shape": {"num_tokens": 1, "hidden_size": 256, "intermediate_size": 256, "num_experts": 2,
