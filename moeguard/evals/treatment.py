@@ -17,8 +17,10 @@ def void(baseline: Path, candidate: Path) -> str | None:
     ours, theirs = _text(baseline), _text(candidate)
     if OUT_OF_MEMORY in theirs:
         return f"the candidate ran out of memory while it tuned, and its log says: {OUT_OF_MEMORY}"
-    if DISABLED in ours and DISABLED in theirs:
-        return f"neither arm was tuned, the logs of both say: {DISABLED}"
+    if DISABLED in theirs:
+        which = "neither arm was tuned, the logs of both say" if DISABLED in ours else \
+            "the candidate was not tuned (are the arms exchanged?), and its log says"
+        return f"{which}: {DISABLED}"
     return None
 
 

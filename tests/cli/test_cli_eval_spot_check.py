@@ -159,6 +159,7 @@ def test_servers_that_run_already_take_turns(cli: Cli, rows: Path, tmp_path: Pat
 @pytest.mark.parametrize(("baseline", "candidate", "doubt"), [
     ("", "OOM detected, falling back to default tactic", "the candidate ran out of memory while it tuned"),
     (DISABLED, DISABLED, "neither arm was tuned"),
+    ("", DISABLED, "the candidate was not tuned (are the arms exchanged?)"),
     (DISABLED, "", None),
 ])
 def test_a_candidate_that_was_not_tuned_tells_nothing(cli: Cli, rows: Path, tmp_path: Path, baseline: str, candidate: str,
