@@ -26,6 +26,7 @@ def scaled(reference: Reference, factor: float, problem: Problem) -> Reference:
     y, deviation = reference.y * factor, reference.deviation * factor
     slots = replace(reference.slots, weight=reference.slots.weight * factor)
     return replace(reference, problem=problem, slots=slots, y=y, deviation=deviation,
+                   swing=None if reference.swing is None else reference.swing * factor,
                    defined=_still_defined(reference, y, deviation))
 
 
@@ -76,6 +77,7 @@ def _slot_values(target: Reference, reference: Reference, kept: Tensor) -> Refer
         scale = scale[kept]
     return replace(
         target, gate=reference.gate[kept], up=None if reference.up is None else reference.up[kept], raw=reference.raw[kept],
-        noise=reference.noise[kept], edges=None if reference.edges is None else reference.edges.of_slots(kept),
+        noise=reference.noise[kept], swing=None if reference.swing is None else reference.swing[kept],
+        edges=None if reference.edges is None else reference.edges.of_slots(kept),
         hidden=reference.hidden[kept], hidden_scale=scale,
         expert_output=reference.expert_output[kept])

@@ -103,4 +103,8 @@ class GainRule:
         whole = through(self._whole[slots.token]).sum()[None]
         own = self._sum_by_expert(through(self._parts))
         total = torch.cat([whole, own]) + self._power
+        if reference.swing is not None:  # all at once
+            at_once = reference.swing * seen
+            own = self._sum_by_expert((at_once * self._parts).sum(1))
+            total += torch.cat([(at_once * self._whole[slots.token]).sum()[None], own]).square()
         return total.sqrt() / self._power.clamp_min(1e-300)

@@ -19,6 +19,7 @@ from moeguard.core.recipe import RECIPES
 from moeguard.oracle.activation import activate
 from moeguard.oracle.noise import FAST_MATH, PROMOTION, preactivation_noise, static_scale
 from moeguard.oracle.scale_edges import ScaleEdges, scale_edges
+from moeguard.oracle.shared_ties import shared_ties
 from moeguard.oracle.slots import Slots, column_energy, grouped_product, make_slots, row_norms
 from moeguard.quant.blocks import code_format, fake_quantize
 from moeguard.quant.formats import FORMATS, Format
@@ -35,10 +36,11 @@ class Reference:
     """Oracle of one problem. All float64.
 
     y, deviation (S) [T, H]. row_freedom [T]: effective degrees of freedom of a row's squared error (nu).
-    tied bool [T]: rows with input codes that a kernel may round either way. underflow: mean share of V that stands for
-    underflow, which twins do not have. defined: bool [T, H], False where a healthy
+    tied bool [T]: rows with input codes, or several equal values of the intermediate, that a kernel may round either way.
+    underflow: mean share of V that stands for underflow, which twins do not have. defined: bool [T, H], False where a healthy
     kernel may overflow its formats, or None for everywhere. valid: bool [T] rows with a defined answer, or None.
-    edges: groups of the intermediate with an undecided scale, or None.
+    edges: groups of the intermediate with an undecided scale, or None. swing [S, H]: how far a slot's weighted output moves when
+    its equal values on a tie are rounded the other way, or None.
     Intermediate values gate, up, raw act, its healthy noise, hidden (rounded) [S, I], expert_output [S, H] serve twins, cap.
     """
 
@@ -61,6 +63,7 @@ class Reference:
     hidden: Tensor
     hidden_scale: Tensor | None
     expert_output: Tensor
+    swing: Tensor | None = None
 
     @property
     def output(self) -> Format:
@@ -97,7 +100,9 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     together = slots.together()
     influence = (slots.weight * together).abs_()
     spread = grouped_product(variance_hidden, weights.down, slots, transform="square") * influence[:, None]
-    shared = slots.combine(spread)
+    ties = None if case.exact else shared_ties(numerics.intermediate, raw, hidden, scale)  # exact quotients decide a tie
+    swing = None if ties is None else grouped_product(ties, weights.down, slots) * slots.weight[:, None]
+    shared = slots.combine(spread) if swing is None else slots.combine(spread) + slots.combine(swing).square_()
     squares = slots.combine(output.square() * influence[:, None])
     form = FORMATS[RECIPES[case.recipe].output]
     variance = shared + _independent(numerics, form, problem.flat_ids.shape[1], squares, y)
@@ -124,8 +129,10 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     tied = torch.zeros(y.shape[0], dtype=torch.bool, device=y.device)
     if edge is not None:
         tied[slots.token[(edge > 0).any(1)]] = True
+    if ties is not None:
+        tied[slots.token[(ties != 0).any(1)]] = True
     return Reference(problem, numerics, slots, y, deviation, freedom, tied, underflow, defined, problem.valid, x, gate, up, raw,
-                     noise, edges, hidden, scale, output)
+                     noise, edges, hidden, scale, output, swing)
 
 
 def roundoff(rounding: str) -> float:
