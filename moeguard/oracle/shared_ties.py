@@ -32,7 +32,7 @@ def shared_ties(rounding: str, raw: Tensor, hidden: Tensor, scale: Tensor | None
     last = rounding.rsplit("+", 1)[-1]
     if last in UNSCALED or scale is None or not raw.numel():
         return None
-    code, form = before_scale(rounding, raw) / scale, code_format(last)
+    code, form = (before_scale(rounding, raw) / scale).where(scale > 0, 0.0), code_format(last)  # nvfp4: zeros have scale 0
     low, high = (round_to(code * (1 + tilt), form) * scale for tilt in (-NEAR, NEAR))
     step = torch.where(low == high, 0.0, low + high - 2 * hidden)
     step = torch.where((step != 0).sum(1, keepdim=True) >= FEWEST, step, 0.0)

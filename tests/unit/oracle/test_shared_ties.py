@@ -54,6 +54,7 @@ def test_the_backend_that_was_blamed_is_right() -> None:
 @pytest.mark.parametrize(("recipe", "fields"), [
     ("mxfp4_fp8", {"activation": FOUND | {"beta": 0.5}}),  # 1.25 / 2.25 of the largest is no tie
     ("bf16", {}), ("mxfp4_fp8", {"activation": {"kind": "swiglu"}}), ("mxfp4_fp8", {"inputs": {"kind": "zeros"}}),
+    ("nvfp4", {"inputs": {"kind": "zeros"}}), ("nvfp4", {"activation": {"kind": "swiglu"}, "scales": {"kind": "zero"}}),
 ])
 def test_other_cases_have_none(recipe: str, fields: dict[str, Any]) -> None:
     assert reference(case(recipe, **fields)).swing is None
