@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -147,8 +148,9 @@ def test_a_recipe_that_is_taken_but_never_executed_fails(run: Run, odd: str) -> 
                "values or memory")
     assert set(done.tests.values()) == {"failure"}, done.out
     text = reason(done.junit, "values")
-    assert "narrow bf16 executed no check: the backend takes the recipe, but all of" in text
-    assert "drawn cases were refused: made for H = 7168" in text
+    told = r"narrow bf16 executed no check: (the backend takes the recipe, but all of \d+ drawn cases were refused|" \
+        r"the budget ended during the scenario)(: |; )made for H = 7168"  # the second where it ends between case and refusal
+    assert re.search(told, text), text
 
 
 def test_known_findings_fail_no_test_and_are_shown(run: Run, holey: str, pytester: pytest.Pytester) -> None:
