@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from moeguard.core.case import describe
 from moeguard.core.errors import CaseError
 from moeguard.core.finding import Kind
+from moeguard.core.finite import finite
 
 Method = Literal["softmax_topk", "renormalize", "sigmoid_bias", "grouped_topk", "llama4_sigmoid"]
 Probe = Literal["normal", "ties", "near_ties", "all_negative", "dominant", "nan", "minus_infinity", "negative_bias",
@@ -121,12 +121,4 @@ class RouterFinding:
     def to_data(self) -> dict[str, Any]:
         """JSON data; numbers that JSON does not have are text."""
         return {"kind": self.kind, "fingerprint": self.fingerprint, "router": self.router, "rule": self.rule,
-                "case": self.case.model_dump(mode="json"), "sentence": self.sentence, "numbers": _finite(self.numbers)}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+                "case": self.case.model_dump(mode="json"), "sentence": self.sentence, "numbers": finite(self.numbers)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from moeguard.core.events import Event
+from moeguard.core.finite import finite
 from moeguard.report.outcome import Outcome, fold
 from moeguard.report.replay import predecessors
 
@@ -46,7 +46,7 @@ def findings_lines(outcome: Outcome, run_dir: str) -> str:
     """
     return "".join(
         json.dumps(outcome.item(one, run_dir) | {"check": one.check, "hits": outcome.hits[one.fingerprint],
-                                                 "numbers": _finite(one.numbers)}, allow_nan=False) + "\n"
+                                                 "numbers": finite(one.numbers)}, allow_nan=False) + "\n"
         for one in outcome.findings)
 
 
@@ -63,15 +63,3 @@ def write(path: Path, content: str | bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float() if not math.isfinite(value):
-            return str(value)
-        case dict():
-            return {str(name): _finite(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_finite(item) for item in value]
-        case _:
-            return value
