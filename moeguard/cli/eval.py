@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from moeguard.cli import eval_compare, eval_model
-from moeguard.cli.run import JsonOption, OutOption, _beside
+from moeguard.cli.run import JsonOption, OutOption, nothing_beside_resume
 
 if TYPE_CHECKING:
     from moeguard.evals.options import Options
@@ -77,9 +77,7 @@ def _spot_check(task: str) -> Any:
         from moeguard.evals.record import Record
 
         if resume is not None:
-            beside = _beside(context, "resume", "as_json")
-            if beside:
-                raise MoeguardError(f"--resume: takes every option from the run directory; {beside[0]} is not allowed beside it")
+            nothing_beside_resume(context)
             record = Record.open(resume)
             if record.options.task != task:
                 raise MoeguardError(f"--resume: {resume} is a run of {record.options.task}; allowed: moeguard eval "

@@ -50,16 +50,13 @@ def run(
     from moeguard.backends import registry
     from moeguard.cli.campaign import conduct
     from moeguard.core.duration import duration
-    from moeguard.core.errors import MoeguardError
     from moeguard.core.recipe import RECIPES
     from moeguard.engine.options import Options, check_device, chosen_device, known_device, usual_workers
     from moeguard.engine.plugins import load_plugins
     from moeguard.engine.rundir import RunDirectory
 
     if resume is not None:
-        beside = _beside(context, "resume", "as_json")
-        if beside:
-            raise MoeguardError(f"--resume: takes every option from the run directory; {beside[0]} is not allowed beside it")
+        nothing_beside_resume(context)
         directory = RunDirectory.open(resume)
         load_plugins(directory.options.plugins)
         directory.options.check()
@@ -86,14 +83,15 @@ def run(
     return conduct(RunDirectory.create(out, "run", options, site.environment if site else None), as_json=as_json)
 
 
-def _beside(context: typer.Context, *allowed: str) -> list[str]:
-    """Options of the command line but the allowed ones (by parameter), as they are typed."""
-    given = []
+def nothing_beside_resume(context: typer.Context) -> None:
+    """Raises MoeguardError when ``--resume`` has an option beside it, other than ``--json``."""
+    from moeguard.core.errors import MoeguardError
+
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if parameter.name not in allowed and source is not None and source.name == "COMMANDLINE":
-            given.append(parameter.opts[0])
-    return given
+        if parameter.name not in ("resume", "as_json") and source is not None and source.name == "COMMANDLINE":
+            raise MoeguardError(f"--resume: takes every option from the run directory; {parameter.opts[0]} is not allowed "
+                                "beside it")
 
 
 def ledger_file(name: str | None) -> str | None:
