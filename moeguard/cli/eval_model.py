@@ -43,6 +43,9 @@ def model(
 
     Exit codes: 0 within the noise of two healthy low-precision arms, 1 outside it, 3 nothing was compared.
     """
+    from rich.console import Console
+    from rich.progress import Progress
+
     from moeguard.core.environment import fingerprint
     from moeguard.core.errors import MoeguardError
     from moeguard.engine.options import chosen_device
@@ -62,7 +65,10 @@ def model(
                       recipe, texts, tokens, length, seed, device)
     setting.check()
     arms, absent = _arms(backend or added or None, setting, tuned=tuned, mutants=mutants)
-    results = differential(setting, arms, _progress(2 + 1 + len(arms), quiet=as_json))
+    console = Console(stderr=True)
+    with Progress(console=console, disable=as_json or not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("arms", total=len(arms) + 3)  # and float32 and the healthy ones
+        results = differential(setting, arms, lambda name: bar.advance(task))
     broken = {arm.name for arm in arms if arm.broken}
     judged = [one for one in results if not one.healthy and one.arm not in broken]
     code = _exit_code(judged)
@@ -114,19 +120,6 @@ def _row(one: Result, broken: set[str]) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _progress(total: int, *, quiet: bool) -> Any:
-    """What is told of each arm that is done: a line on stderr where somebody looks."""
-    done = 0
-
-    def tell(name: str) -> None:
-        nonlocal done
-        done += 1
-        if not quiet and sys.stderr.isatty():
-            sys.stderr.write(f"{done} of {total}: {name}\n")
-
-    return tell
 
 
 def _show(results: Sequence[Result], broken: set[str], absent: dict[str, str]) -> None:
