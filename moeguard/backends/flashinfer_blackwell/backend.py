@@ -12,7 +12,8 @@ from torch import Tensor
 
 from moeguard.backends.flashinfer_blackwell import tuner
 from moeguard.backends.flashinfer_blackwell.entries import Entry, unknown
-from moeguard.backends.flashinfer_blackwell.library import Library, installed, load, refusal
+from moeguard.backends.flashinfer_blackwell.library import Library, load, refusal
+from moeguard.backends.flashinfer_cutlass.library import installed
 from moeguard.backends.protocol import Availability, Backend, Support
 from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES

@@ -12,9 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from moeguard.backends.flashinfer_blackwell.entries import Entry, unknown
+from moeguard.backends.flashinfer_cutlass.library import PACKAGE, does_not_import, installed
 from moeguard.backends.protocol import Refused
 
-PACKAGE, DSL = "flashinfer-python", "nvidia-cutlass-dsl"
+DSL = "nvidia-cutlass-dsl"
 
 
 class MissingEntry(Refused):
@@ -57,7 +58,7 @@ class Library:
 
 def absent(entry: Entry, release: str, error: Exception) -> str:
     """The sentence for an entry point that the version table has and this installation has not."""
-    hint = f": {DSL} is not installed" if entry.dsl and _version(DSL) is None else f" ({type(error).__name__}: {error})"
+    hint = f": {DSL} is not installed" if entry.dsl and _dsl() is None else f" ({type(error).__name__}: {error})"
     return f"FlashInfer {release} has no {entry.path} here{hint}"
 
 
@@ -94,25 +95,21 @@ def refusal(entries: Iterable[Entry], capabilities: Sequence[tuple[int, int]]) -
     if here not in capabilities:
         wanted = ", ".join(f"{major}.{minor}" for major, minor in capabilities)
         return f"compute capability {here[0]}.{here[1]}; these kernels of FlashInfer {found} are for {wanted}"
-    if all(entry.dsl for entry in there) and _version(DSL) is None:
+    if all(entry.dsl for entry in there) and _dsl() is None:
         return f"FlashInfer {found} has no {there[0].path} here: {DSL} is not installed"
     try:
         load().function(there[0])
     except MissingEntry as error:
         return str(error)
     except Exception as error:
-        return f"FlashInfer {found} does not import: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return does_not_import(found, error)
     return None
 
 
-def installed() -> str | None:
-    """Version of the installed distribution, from its metadata alone."""
-    return _version(PACKAGE)
-
-
-@lru_cache(maxsize=4)
-def _version(distribution: str) -> str | None:
+@lru_cache(maxsize=1)
+def _dsl() -> str | None:
+    """Version of the compiler package, from its metadata alone."""
     try:
-        return version(distribution)
+        return version(DSL)
     except PackageNotFoundError:
         return None

@@ -56,24 +56,37 @@ def refusal() -> str | None:
 
     A run does not compile: a first build takes far longer than any call may, and would be reported as a hang.
     """
-    import torch
-
     found = installed()
     if found is None:
         return f"{PACKAGE} is not installed"
     known = release(found)
     if isinstance(known, str):
         return known
+    reason = no_hopper()
+    if reason is not None:
+        return reason
+    try:
+        load()
+        return modules.missing()
+    except Exception as error:
+        return does_not_import(found, error)
+
+
+def no_hopper() -> str | None:
+    """Why this machine has no device for kernels of Hopper alone; None when it has."""
+    import torch
+
     if not torch.cuda.is_available():
         return "no CUDA device"
     capability = torch.cuda.get_device_capability()
     if capability != HOPPER:
         return f"compute capability {capability[0]}.{capability[1]}; the adapter drives 9.0 only"
-    try:
-        load()
-        return modules.missing()
-    except Exception as error:
-        return f"FlashInfer {found} does not import: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return None
+
+
+def does_not_import(found: str | None, error: Exception) -> str:
+    """What an exception that FlashInfer ``found`` raised at its import comes to, in one sentence."""
+    return f"FlashInfer {found} does not import: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def built_recipes() -> frozenset[str] | None:

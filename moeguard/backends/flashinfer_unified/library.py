@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from moeguard.backends.flashinfer_cutlass.library import HOPPER, PACKAGE, installed
+from moeguard.backends.flashinfer_cutlass.library import PACKAGE, does_not_import, installed, no_hopper
 
 #: Releases whose unified API the adapters know. 0.6.18 names its formats otherwise, and 0.7.0 has no Frost.
 RELEASES = ("0.7.4",)
@@ -64,20 +64,13 @@ def unknown_release() -> str | None:
 
 def refusal() -> str | None:
     """Why no runner can run on this machine; None when release, device and import are right."""
-    import torch
-
-    reason = unknown_release()
+    reason = unknown_release() or no_hopper()
     if reason is not None:
         return reason
-    if not torch.cuda.is_available():
-        return "no CUDA device"
-    capability = torch.cuda.get_device_capability()
-    if capability != HOPPER:
-        return f"compute capability {capability[0]}.{capability[1]}; the adapter drives 9.0 only"
     try:
         load()
     except Exception as error:
-        return f"FlashInfer {installed()} does not import: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return does_not_import(installed(), error)
     return None
 
 

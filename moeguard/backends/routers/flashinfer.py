@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moeguard.backends.flashinfer_cutlass.library import PACKAGE, installed
+from moeguard.backends.flashinfer_cutlass.library import PACKAGE, does_not_import, installed
 from moeguard.backends.protocol import Availability, Support
 from moeguard.backends.routers.protocol import Router
 from moeguard.core.router import Precision, RouterCase
@@ -87,7 +87,7 @@ def _refusal() -> str | None:
 
         spec = gen_dsv3_fused_routing_module()
     except Exception as error:
-        return f"FlashInfer {found} does not import: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return does_not_import(found, error)
     if not spec.is_compiled:
         return (f"FlashInfer's compiled module {spec.name} is missing; build with: python -c "
                 "'from flashinfer.jit import gen_dsv3_fused_routing_module as module; module().build_and_load()'")

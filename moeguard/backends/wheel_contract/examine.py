@@ -14,7 +14,7 @@ from moeguard.backends.flashinfer_blackwell.backend import Blackwell
 from moeguard.backends.flashinfer_blackwell.cutedsl import FlashInferCuteDSL
 from moeguard.backends.flashinfer_blackwell.cutedsl_batched import FlashInferCuteDSLBatched
 from moeguard.backends.flashinfer_blackwell.entries import Entry
-from moeguard.backends.flashinfer_blackwell.library import PACKAGE, MissingEntry
+from moeguard.backends.flashinfer_blackwell.library import MissingEntry
 from moeguard.backends.flashinfer_blackwell.trtllm import FlashInferTRTLLM, FlashInferTRTLLMLogits
 from moeguard.backends.flashinfer_cutlass import library
 from moeguard.backends.flashinfer_cutlass.backend import FlashInferCutlass, FlashInferCutlassUnfused
@@ -46,7 +46,7 @@ def examine(recipes: Sequence[str] = tuple(RECIPES)) -> dict[str, Any]:
     """
     torch.set_num_threads(1)  # small tensors
     stood_in = standins.install()
-    release = version(PACKAGE)
+    release = version(library.PACKAGE)
     import flashinfer  # noqa: F401 - so that a release that does not import says so, and not in every row
 
     rows: list[Row] = []

@@ -13,7 +13,7 @@ import torch
 
 import moeguard as mg
 from moeguard.backends import registry
-from moeguard.backends.flashinfer_blackwell import entries, library, tuner
+from moeguard.backends.flashinfer_blackwell import backend, entries, library, tuner
 from moeguard.backends.flashinfer_blackwell.cutedsl import FlashInferCuteDSL
 from moeguard.backends.flashinfer_blackwell.cutedsl_batched import FlashInferCuteDSLBatched
 from moeguard.backends.flashinfer_blackwell.library import Library, MissingEntry
@@ -95,7 +95,9 @@ class TestAvailability:
     def machine(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         """A machine with FlashInfer and a GPU; its metadata and capability can be set."""
         here: dict[str, Any] = {"flashinfer-python": "0.7.4", "nvidia-cutlass-dsl": "4.8.0", "capability": (10, 0)}
-        monkeypatch.setattr(library, "_version", here.get)
+        for module in (library, backend):
+            monkeypatch.setattr(module, "installed", lambda: here["flashinfer-python"])
+        monkeypatch.setattr(library, "_dsl", lambda: here["nvidia-cutlass-dsl"])
         monkeypatch.setattr(torch.cuda, "is_available", lambda: here["capability"] is not None)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: here["capability"])
         monkeypatch.setattr(Library, "function", lambda self, entry: print)
