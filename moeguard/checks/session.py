@@ -17,7 +17,7 @@ from moeguard.checks.exhausted import asked_for, beyond, exhausted
 from moeguard.checks.lost_device import settle
 from moeguard.checks.place import place_map
 from moeguard.checks.sentence import describe, plain
-from moeguard.checks.subject import Resources, Subject, base_subject
+from moeguard.checks.subject import Resources, Subject, Verified, base_subject
 from moeguard.core.case import Case
 from moeguard.core.events import Event, Executed, Found, Noted
 from moeguard.core.finding import MEMORY_KINDS, Finding, Kind
@@ -25,7 +25,7 @@ from moeguard.core.numerics import Numerics
 from moeguard.memory.buffers import OutputBuffer, Workspace
 from moeguard.memory.digest import Snapshot
 from moeguard.oracle.judge import Judge, Judgement
-from moeguard.oracle.sampling import judge_rows, stated, suspects
+from moeguard.oracle.sampling import close_judge, judge_of, judge_rows, stated, suspects
 
 #: What a method of a plug-in must return, as its author writes it.
 DUE: dict[type, str] = {Support: 'mg.Support.yes() or mg.Support.no("reason")', Traits: "mg.Traits(...)",
@@ -203,10 +203,11 @@ class Session:
         if refused is None and not broken:
             judge = subject.judge(self.numerics(problem.case, tactic))
             judgement = judge.judge(answer)
-        ok = not broken and (judgement.passed or self._excused(check, tactic, subject, answer, judgement))
+        ok = not broken and (judge is None or judgement.passed or self._excused(check, tactic, judge, answer, judgement))
         if ok and judge is not None and judge.rows is not None:
-            judgement = self._outside_sample(subject, judge, judgement, answer)
-            ok = judgement.passed
+            outside = self._outside_sample(check, tactic, subject, judge, answer)
+            ok, judgement = outside.passed, judgement if outside.passed else outside
+            judgement = replace(judgement, numbers=judgement.numbers | {"sampled_rows": len(judge.rows)})
         if not ok and not broken and not quiet:
             self._wrong(check, role, tactic, wrong, judgement, subject, answer)
         outcome = "refused" if refused else "ok" if ok else "finding"
@@ -314,18 +315,17 @@ class Session:
                      "worst_column": int(columns[0]), "map": place_map(mask.double(), "unwritten")})
         return True
 
-    def _excused(self, check: str, tactic: Hashable | None, subject: Subject, answer: Tensor, judgement: Judgement) -> bool:
+    def _excused(self, check: str, tactic: Hashable | None, judge: Judge, answer: Tensor, judgement: Judgement) -> bool:
         """Whether a finer recipe explains the answer, or more twins and a second seed do not confirm a soft exceedance."""
         if judgement.passed or {"finite", "exact"} & set(judgement.failed):
             return False
         key = (str(tactic), judgement.failed)
         if key not in self._confirmed:
-            self._confirmed[key] = self._confirm(check, tactic, subject, answer, judgement)
+            self._confirmed[key] = self._confirm(check, tactic, judge, answer, judgement)
         return not self._confirmed[key]
 
-    def _confirm(self, check: str, tactic: Hashable | None, subject: Subject, answer: Tensor, judgement: Judgement) -> bool:
+    def _confirm(self, check: str, tactic: Hashable | None, judge: Judge, answer: Tensor, judgement: Judgement) -> bool:
         rules = ", ".join(judgement.failed)
-        judge = subject.judge(self.numerics(subject.problem.case, tactic))
         if judgement.soft and not judge.confirms(answer, judgement):
             self.note(f"rule {rules}", "a first-look exceedance was not confirmed by more twins")
             return False
@@ -339,8 +339,11 @@ class Session:
         other = self._beside(self.case.with_(seed=self.case.seed + SECOND_SEED))
         other._confirmed[(str(tactic), judgement.failed)] = True
         again = other.execute(check, "second seed", tactic=tactic, quiet=True)
-        second = other.base.judge(self.numerics(other.case, tactic))
-        if again.judgement.passed or (again.judgement.soft and not second.confirms(again.answer, again.judgement)):
+        numerics, its = self.numerics(other.case, tactic), again.judgement
+        second = judge_of(other.base.problem, numerics, whole=True) if judgement.confirmed else other.base.judge(numerics)
+        if judgement.confirmed:  # it was seen beside another answer, and there is none
+            its = second.judge(again.answer)
+        if its.passed or (its.soft and not second.confirms(again.answer, its)):
             self.note(f"rule {rules}", "a first-look exceedance was not confirmed by a second seed")
             return False
         return True
@@ -354,20 +357,23 @@ class Session:
 
         return Session(self.backend, case, self.resources, scenario=self.scenario, emit=relay, entering=self.entering)
 
-    def _outside_sample(self, subject: Subject, judge: Judge, judgement: Judgement, answer: Tensor) -> Judgement:
+    def _outside_sample(self, check: str, tactic: Hashable | None, subject: Subject, judge: Judge, answer: Tensor) -> Judgement:
         """Where the oracle is sampled: rows outside of the sample that stand out, judged; of the right answer as well."""
         self.note("sampled oracle", stated())
-        numbers = judgement.numbers | {"sampled_rows": len(judge.rows) if judge.rows is not None else 0}
-        rows, known = suspects(judge, answer, subject.verified, subject.problem.valid), subject.verified
-        if len(rows):
-            mine, *its = judge_rows(subject.problem, judge, rows, [answer] if known is None else [answer, known])
-            if its and not its[0].passed:
-                self.report("mismatch", "values", None, f"outside of the sample, {describe(its[0])}", its[0].numbers)
-            if not mine.passed:
-                return Judgement(mine.failed, mine.numbers | {"sampled_rows": numbers["sampled_rows"]})
-        if subject.verified is None:
-            subject.verified = answer
-        return replace(judgement, numbers=numbers)
+        problem, known = subject.problem, subject.verified
+        rows = suspects(judge, answer, None if known is None else known.answer, problem.valid)
+
+        def close(one: Tensor, of: Hashable | None) -> Judgement:
+            mine = close_judge(problem, subject.judge(self.numerics(problem.case, of)), rows)
+            judgement = judge_rows(mine, one)
+            return Judgement() if self._excused(check, of, mine, one, judgement) else judgement
+
+        judgement = close(answer, tactic) if len(rows) else Judgement()
+        if known is None:
+            subject.verified = Verified(answer, tactic) if judgement.passed else None
+        elif len(rows) and not (its := close(known.answer, known.tactic)).passed:
+            self.report("mismatch", "values", known.tactic, f"outside of the sample, {describe(its)}", its.numbers)
+        return judgement
 
     def _wrong(self, check: str, role: str, tactic: Hashable | None, wrong: Kind, judgement: Judgement, subject: Subject,
                answer: Tensor) -> None:

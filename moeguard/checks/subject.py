@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -28,6 +28,14 @@ Value = TypeVar("Value")
 _FREE_FIELDS = ("routing", "inputs", "seed")
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A right answer [T, H], and the tactic that gave it (None: the default)."""
+
+    answer: torch.Tensor
+    tactic: Hashable | None
+
+
 @dataclass(slots=True)
 class Subject:
     """problem and prepared, with one judge for each set of rounding points that a tactic declares.
@@ -41,11 +49,11 @@ class Subject:
     judges: dict[Numerics, Judge] = field(default_factory=dict)
     quick_judges: dict[Numerics, QuickJudge] = field(default_factory=dict)
     workspace_bytes: int | None = None
-    verified: torch.Tensor | None = None
+    verified: Verified | None = None
 
-    def verified_as(self, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
-        """What ``change`` makes of the right answer, if there is one."""
-        return None if self.verified is None else change(self.verified)
+    def verified_as(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Verified | None:
+        """The right answer as ``change`` makes it, if there is one."""
+        return None if self.verified is None else replace(self.verified, answer=change(self.verified.answer))
 
     def judge(self, numerics: Numerics) -> Judge:
         """The judge for ``numerics``."""

@@ -29,9 +29,9 @@ _FAR = 1e12
 _ROW_RULES = ("finite", "element", "exact", "row")
 
 
-def judge_of(problem: Problem, numerics: Numerics) -> Judge:
-    """The judge of ``problem``: of every row, or from SAMPLED_FROM rows on of SAMPLE_ROWS of them."""
-    if problem.flat_ids.shape[0] < SAMPLED_FROM:
+def judge_of(problem: Problem, numerics: Numerics, *, whole: bool = False) -> Judge:
+    """The judge of ``problem``: of every row (if ``whole``), or from SAMPLED_FROM rows on of SAMPLE_ROWS of them."""
+    if whole or problem.flat_ids.shape[0] < SAMPLED_FROM:
         return Judge(make_reference(problem, numerics))
     rows = choose_rows(problem)
     return Judge(make_reference(sampled(problem, rows), numerics), rows=rows)
@@ -81,21 +81,20 @@ def _distances(value: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     return apart.amax(1) / size, apart.square().mean(1).sqrt() / size
 
 
-def judge_rows(problem: Problem, judge: Judge, rows: Tensor, answers: list[Tensor]) -> list[Judgement]:
-    """What the oracle says of each of ``answers`` [T, H] in ``rows`` alone; a row that is soft must stand against more twins.
-
-    Levels are those of all rows: a row that was chosen because it stands out is one of them.
-    """
+def close_judge(problem: Problem, judge: Judge, rows: Tensor) -> Judge:
+    """The judge of ``rows`` [n], which stood out. Levels are those of all rows, of which each is one."""
     share = len(rows) / problem.flat_ids.shape[0]
     limits: Limits = replace(judge.limits, alpha=judge.limits.alpha * share, first_look=judge.limits.first_look * share)
-    close = Judge(make_reference(sampled(problem, rows), judge.reference.numerics), limits, rows)
-    judgements = []
-    for answer in answers:
-        judgement = close.judge(answer)
-        failed = tuple(rule for rule in judgement.failed if rule in _ROW_RULES)
-        only = Judgement(failed, judgement.numbers)
-        judgements.append(Judgement((), judgement.numbers) if only.soft and not close.confirms(answer, only) else only)
-    return judgements
+    return Judge(make_reference(sampled(problem, rows), judge.reference.numerics), limits, rows)
+
+
+def judge_rows(close: Judge, answer: Tensor) -> Judgement:
+    """What a ``close_judge`` says of ``answer`` [T, H] in its rows; what is soft has stood against more twins."""
+    judgement = close.judge(answer)
+    only = Judgement(tuple(rule for rule in judgement.failed if rule in _ROW_RULES), judgement.numbers)
+    if not only.soft:
+        return only
+    return replace(only, confirmed=True) if close.confirms(answer, only) else Judgement((), judgement.numbers)
 
 
 def choose_rows(problem: Problem, count: int = SAMPLE_ROWS) -> Tensor:

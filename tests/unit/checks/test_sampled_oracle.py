@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from moeguard.checks.session import Session
 from moeguard.checks.subject import Resources
 from moeguard.core.case import Case
 from moeguard.core.events import Event, Executed
+from moeguard.core.numerics import Numerics
 from moeguard.mutants.base import Call, Pipeline
 from moeguard.oracle.sampling import SAMPLE_ROWS, choose_rows
 from moeguard.tensors.problem import build_problem
@@ -158,3 +161,40 @@ def test_an_idle_rank_with_many_experts_has_no_row_to_draw() -> None:
     done = Session(TorchReference(), case(activation_format="batched", shape=shape), Resources())
     run_checks(done, frozenset({"values", "repeat"}))
     assert not done.findings and done.executions >= 2
+
+
+class OneRoundsMore(Two):
+    """The default adds the experts' answers in bf16, its other tactic in float32; both say so."""
+
+    def numerics(self, case: Case, tactic: object = None) -> Numerics:
+        return replace(Numerics.of(case.recipe), combine="output" if tactic in (None, "a") else "fp32")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_earlier_answer_is_judged_by_the_rounding_points_of_its_own_tactic(seed: int) -> None:
+    of = case(seed=seed).with_(shape={"num_experts": 16, "top_k": 16, "hidden_size": 64})
+    done, _ = session(OneRoundsMore(), of, frozenset({"tactics", "metamorphic"}))
+    assert not done.findings
+
+
+class Drifting(Two):
+    """Tactic b moves every element of one row by some three times its healthy error: none of them stands out."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__()
+        self.row = row
+
+    def write(self, call: Call, value: Tensor) -> None:
+        if call.tactic == "b" and value.shape[0] == TOKENS:
+            sign = torch.randint(2, value.shape[1:], generator=torch.Generator().manual_seed(1)) * 2 - 1
+            value[self.row] += 2.0**-9 * 5 * sign * value[self.row].abs().mean()
+        super().write(call, value)
+
+
+def test_a_row_outside_of_the_sample_that_is_softly_wrong_on_two_seeds() -> None:
+    of = case().with_(shape={"hidden_size": 512, "intermediate_size": 128})
+    seen = [set(choose_rows(build_problem(one, WeightBank())).tolist()) for one in (of, of.with_(seed=of.seed + 1))]
+    row = next(row for row in range(40, TOKENS) if row not in seen[0] | seen[1])
+    done, _ = session(Drifting(row), of, frozenset({"tactics"}))
+    assert [(finding.kind, finding.tactic, finding.numbers["rules"]) for finding in done.findings] == [("bad_tactic", "b", ["row"])]
+    assert f"row {row} rms" in done.findings[0].sentence
