@@ -13,17 +13,21 @@ from moeguard.backends.protocol import Backend
 from moeguard.checks.defaults import Defaults
 from moeguard.core.case import Case
 from moeguard.core.numerics import Numerics
+from moeguard.layouts.contract import Moved
 from moeguard.memory.digest import digest
 from moeguard.oracle.judge import Judge
 from moeguard.oracle.quick import QuickJudge
 from moeguard.oracle.sampling import judge_of
+from moeguard.tensors.identity import weight_key
 from moeguard.tensors.operand import Weights
 from moeguard.tensors.problem import Problem, build_problem
 from moeguard.tensors.resident import Resident, budget
-from moeguard.tensors.weights import WeightBank, weight_bytes, weight_key
+from moeguard.tensors.weights import WeightBank, weight_bytes
 
 Value = TypeVar("Value")
 
+#: Examined layouts that are remembered: a few words each.
+_LAYOUTS = 256
 #: Case fields that a prepared layout may not depend on.
 _FREE_FIELDS = ("routing", "inputs", "seed")
 
@@ -133,6 +137,7 @@ class Resources:
         self._judges: Recent[dict[Numerics, Judge]] = Recent(kept)
         self._problems: Recent[Problem] = Recent(kept)
         self._digests: Recent[dict[str, int]] = Recent(4 * kept)
+        self._placed: Recent[dict[str, Moved]] = Recent(_LAYOUTS)
         self._tuning_caps: dict[tuple[int, str], tuple[Backend, tuple[int, ...] | None]] = {}
 
     def problem(self, case: Case) -> Problem:
@@ -151,10 +156,12 @@ class Resources:
 
     def prepare(self, backend: Backend, case: Case, weights: Weights) -> Any:
         """``backend.prepare``, reused while weight content and every field that it may depend on are equal."""
-        data = case.model_dump(exclude=set(_FREE_FIELDS))
-        data["shape"].pop("num_tokens")
-        key = f"{backend.name}|{id(backend)}|{weight_key(case)}|{data}"
+        key = f"{_layout_key(backend, case)}|{weight_key(case)}"
         return self._prepared.get(key, lambda: _Prepared.of(backend.prepare(weights, case), weights)).value
+
+    def placed(self, backend: Backend, case: Case, examine: Callable[[], dict[str, Moved]]) -> dict[str, Moved]:
+        """What ``examine`` said of layouts, by the name of the probe; asked once for all cases that are prepared alike."""
+        return self._placed.get(_layout_key(backend, case), examine)
 
     def counters(self) -> dict[str, int]:
         """Hits, misses and bytes of weight sets and of prepared layouts."""
@@ -178,13 +185,20 @@ class Resources:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def forget(self, case: Case) -> None:
-        """Drop everything that holds the weights of ``case``, after a backend changed them."""
-        self.bank.drop(case)
+    def forget(self) -> None:
+        """Drop all weights, after a backend changed some: others may be views of them."""
+        self.bank.clear()
         self._prepared.drop("")
         self._problems.clear()
         self._digests.clear()
         self._judges.clear()
+
+
+def _layout_key(backend: Backend, case: Case) -> str:
+    """All that a preparation may depend on but the content of the weights."""
+    data = case.model_dump(exclude=set(_FREE_FIELDS))
+    data["shape"].pop("num_tokens")
+    return f"{backend.name}|{id(backend)}|{data}"
 
 
 def weight_digests(problem: Problem) -> dict[str, int]:

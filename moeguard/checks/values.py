@@ -19,13 +19,13 @@ def weights_intact(session: Session, before: dict[str, int]) -> None:
         return
     guilty, where = _bisect(session)
     session.report("input_mutated", "memory", guilty, f"{where} changed {', '.join(changed)}", {"changed": changed})
-    session.resources.forget(session.case)
+    session.resources.forget()
 
 
 def _bisect(session: Session) -> tuple[str | None, str]:
     """The first of prepare, default and forced tactics that changes fresh weights."""
     probe = Session(session.backend, session.case, session.resources, entering=session.entering)
-    session.resources.forget(session.case)
+    session.resources.forget()
     fresh = probe.resources.digests(probe.case)
     base = probe.base
     if weight_digests(base.problem) != fresh:

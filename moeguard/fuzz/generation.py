@@ -17,10 +17,13 @@ from typing import NoReturn
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, PrimitiveProvider
+from hypothesis.strategies import SearchStrategy
 
 from moeguard.core.case import Case
+from moeguard.fuzz.bank import ROUNDS, banked, entries, together
+from moeguard.fuzz.fields import SEEDS
 from moeguard.fuzz.profiles import Profile
-from moeguard.fuzz.strategies import SEEDS, cases
+from moeguard.fuzz.strategies import cases
 
 BACKEND = "moeguard-uniform"
 _RANDOM: ContextVar[random.Random] = ContextVar("moeguard_round_random")
@@ -62,31 +65,49 @@ AVAILABLE_PROVIDERS[BACKEND] = UniformProvider
 def draw_round(profile: Profile, recipes: Sequence[str], seed: int, round_number: int) -> tuple[Case, ...]:
     """The ``profile.round_size`` distinct cases of a round; they depend on the arguments alone.
 
-    The simplest case comes first in round 0 and is left out of later rounds.
-    Raises UnknownNameError for an unknown recipe.
+    The simplest case comes first in round 0 and is left out of later rounds. Raises UnknownNameError for an unknown recipe.
     """
     return _draw(profile, tuple(recipes), seed, round_number)
 
 
+def draw_bank(profile: Profile, recipes: Sequence[str], seed: int, round_number: int) -> tuple[Case, ...]:
+    """The weight bank of a round; likewise, and the same for ``bank.ROUNDS`` rounds."""
+    return _bank(profile, tuple(recipes), seed, round_number // ROUNDS)
+
+
 @lru_cache(maxsize=8)
 def _draw(profile: Profile, recipes: tuple[str, ...], seed: int, round_number: int) -> tuple[Case, ...]:
+    strategy = banked(cases(profile, recipes), profile, draw_bank(profile, recipes, seed, round_number), True)
+    start = 1 if round_number else 0
+    drawn = _collect(strategy, profile.round_size + 1, f"{profile.name}|{seed}|{round_number}")
+    return distinct(together(drawn[start: start + profile.round_size]))
+
+
+@lru_cache(maxsize=8)
+def _bank(profile: Profile, recipes: tuple[str, ...], seed: int, stretch: int) -> tuple[Case, ...]:
+    count = entries(len(recipes))
+    return tuple(case for recipe in recipes for case in _collect(
+        cases(profile, (recipe,), probes=False), count + 1, f"bank|{profile.name}|{seed}|{stretch}|{recipe}")[1:])
+
+
+def _collect(strategy: SearchStrategy[Case], count: int, label: str) -> list[Case]:
+    """``count`` draws of ``strategy``, the simplest first; they depend on ``label`` alone."""
     drawn: list[Case] = []
 
     @hypothesis_seed(0)
-    @settings(backend=BACKEND, phases=[Phase.generate], max_examples=profile.round_size + 1, database=None,
-              deadline=None, derandomize=False, verbosity=Verbosity.quiet, suppress_health_check=list(HealthCheck))
-    @given(cases(profile, recipes))
+    @settings(backend=BACKEND, phases=[Phase.generate], max_examples=count, database=None, deadline=None, derandomize=False,
+              verbosity=Verbosity.quiet, suppress_health_check=list(HealthCheck))
+    @given(strategy)
     def collect(case: Case) -> None:
         drawn.append(case)
 
-    digest = hashlib.sha256(f"moeguard|{profile.name}|{seed}|{round_number}".encode()).digest()
+    digest = hashlib.sha256(f"moeguard|{label}".encode()).digest()
     token = _RANDOM.set(random.Random(int.from_bytes(digest[:16], "big")))
     try:
         collect()
     finally:
         _RANDOM.reset(token)
-    start = 1 if round_number else 0
-    return distinct(drawn[start: start + profile.round_size])
+    return drawn
 
 
 def distinct(drawn: Sequence[Case]) -> tuple[Case, ...]:

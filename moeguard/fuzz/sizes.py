@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from moeguard.core.case import Shape
+from moeguard.core.case import Case, Shape
 from moeguard.fuzz.boundaries import (
     EP_SIZES,
     EXPERTS,
@@ -129,6 +129,15 @@ def draw_shape(draw: DrawFn, profile: Profile, mode: Mode, demands: Demands) -> 
     size = room.size
     return Shape(num_tokens=size["t"], hidden_size=size["h"], intermediate_size=size["i"] * demands.tp_size,
                  num_experts=size["e"], top_k=size["k"])
+
+
+def most_tokens(profile: Profile, fraction: float, case: Case) -> int:
+    """The largest T, and at least 1, with which ``case`` is within ``profile`` and that share of its budget."""
+    parallel, shape = case.parallel, case.shape
+    demands = Demands(ep_size=parallel.ep_size, tp_size=parallel.tp_size, batched=case.activation_format == "batched")
+    room = _Room(profile, fraction, demands, demands.base_unit)
+    room.size = {"t": 1, "e": shape.num_experts, "k": shape.top_k, "h": shape.hidden_size, "i": case.intermediate_local}
+    return max(1, room.largest("t"))
 
 
 class _Room:

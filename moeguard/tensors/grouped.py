@@ -16,6 +16,7 @@ from moeguard.quant.formats import FORMATS, encode
 from moeguard.quant.packed import NIBBLES, encode_nibbles, pack
 from moeguard.tensors.counter import NORMAL_BOUND, Stream
 from moeguard.tensors.operand import Operand
+from moeguard.tensors.scaling import fill
 
 #: Drawn integer (of 510) that becomes the largest code: 3 standard deviations, what the largest of a group of 128 is like.
 _PEAK = 450.0
@@ -27,41 +28,49 @@ _E4M3_BYTES, _E4M3_LARGEST = (0x58, 0x78), 0x7E
 _E4M3_TYPICAL = 96.0
 
 
-def store(case: Case, stream: Stream, label: str, words: Tensor, deviation: float, factor: Tensor) -> Operand:
-    """This rank's integers in [-510, 510], [E_local, R, C], as an operand with group scales.
+def codes(case: Case, words: Tensor, factor: Tensor) -> Tensor:
+    """This rank's integers in [-510, 510], [E_local, R, C], as stored codes.
 
-    deviation: standard deviation of the values at factor 1. factor float32 [E_local, 1]: multiplies an expert's scales; where
-    it is zero, e8m0 (which has none) is at its least and the codes are zero, as quantisers leave them; other scales are zero.
+    factor float32 [E_local, 1]: multiplies an expert's scales. Where it is zero the codes of e2m1, and of any format whose scales
+    are e8m0, which has no zero, are zero, as quantisers leave them.
     """
     recipe = RECIPES[case.recipe]
-    full = 4.0 if case.scales.kind == "saturating" else 1.0
-    packed = recipe.packed
-    top, peak = (NIBBLES[recipe.weight_format].maximum, _PEAK) if packed else (FORMATS[recipe.weight_format].maximum, 510.0)
-    factor = factor.view(-1, 1, 1)
-    value = words.to(torch.float32).mul_(full * top / peak)
-    base = deviation * NORMAL_BOUND / 510 * peak / top / full
+    value = words.to(torch.float32).mul_(fill(case) * _step(recipe))
+    if recipe.weight_scale != "bf16_1x128":
+        value = torch.where(factor.view(-1, 1, 1) == 0, 0.0, value)
+    return _encode(recipe, value)
+
+
+def scales(case: Case, stream: Stream, label: str, deviation: float, factor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Scales of ``codes``, one a group, and global scales, if any, with which values have standard deviation ``deviation`` times
+    the expert's ``factor``. Where that is zero, e8m0 is at its least; other scales are zero.
+    """
+    recipe, factor = RECIPES[case.recipe], factor.view(-1, 1, 1)
+    base = deviation * NORMAL_BOUND / 510 / _step(recipe) / fill(case)
     if recipe.weight_scale == "e4m3_1x16":
-        return _nvfp4(case, stream, label, value, factor, base)
+        return _nvfp4(case, stream, label, factor, base)
     if recipe.weight_scale == "e8m0_1x32":
         _, exponent = torch.frexp(factor * base)
         scale = exponent_byte(exponent - 1 + _drawn(case, stream, label, _LOWEST, _LOWEST + _BINADES))
-        scale = torch.where(factor == 0, torch.full_like(scale, LEAST), scale)
-        value = torch.where(factor == 0, torch.zeros_like(value), value)
-    else:
-        jitter = _drawn(case, stream, label, 1 << 7, 1 << 9).to(torch.float32) / 256.0
-        scale = encode(jitter * (factor * base), "bf16")
-    return _operand(recipe, value, scale)
+        return torch.where(factor == 0, torch.full_like(scale, LEAST), scale), None
+    jitter = _drawn(case, stream, label, 1 << 7, 1 << 9).to(torch.float32) / 256.0
+    return encode(jitter * (factor * base), "bf16"), None
 
 
-def _operand(recipe: Recipe, value: Tensor, scale: Tensor, global_scale: Tensor | None = None) -> Operand:
+def _step(recipe: Recipe) -> float:
+    """What a drawn integer of one is as a code."""
+    if recipe.packed:
+        return NIBBLES[recipe.weight_format].maximum / _PEAK
+    return FORMATS[recipe.weight_format].maximum / 510.0
+
+
+def _encode(recipe: Recipe, value: Tensor) -> Tensor:
     """``value`` [E_local, R, C] without its scales, as codes."""
-    name = recipe.weight_format
-    data = pack(encode_nibbles(value, name)) if recipe.packed else encode(value, name)
-    return Operand(data, scale, global_scale, name)
+    return pack(encode_nibbles(value, recipe.weight_format)) if recipe.packed else encode(value, recipe.weight_format)
 
 
-def _nvfp4(case: Case, stream: Stream, label: str, value: Tensor, factor: Tensor, base: float) -> Operand:
-    """Codes ``value``, e4m3 scales drawn over four binades, and the factor in the global scale.
+def _nvfp4(case: Case, stream: Stream, label: str, factor: Tensor, base: float) -> tuple[Tensor, Tensor]:
+    """e4m3 scales drawn over four binades, and the factor in the global scale.
 
     Scales of zero stand for a factor of zero, the global scale then being what factor 1 gives. In kind ``tiny`` one group of
     down in four has a subnormal scale, or zero; gate and up have none, so that a kernel with one global scale for both can
@@ -75,7 +84,7 @@ def _nvfp4(case: Case, stream: Stream, label: str, value: Tensor, factor: Tensor
     dead = factor == 0
     byte = torch.where(dead, 0, byte).to(torch.uint8)
     whole = torch.where(dead, 1.0, factor) * (base / _E4M3_TYPICAL)
-    return _operand(RECIPES[case.recipe], torch.where(dead, 0.0, value), byte.view(torch.float8_e4m3fn), whole.reshape(-1))
+    return byte.view(torch.float8_e4m3fn), whole.reshape(-1)
 
 
 def store_exact(case: Case, stream: Stream, label: str, value: Tensor) -> Operand:
@@ -90,14 +99,15 @@ def store_exact(case: Case, stream: Stream, label: str, value: Tensor) -> Operan
     largest = (exponent - 1).clamp_min(0)
     power = (largest - _drawn(case, stream, label, 0, 3)).to(torch.int32)
     code = torch.ldexp(groups, -power[..., None]).flatten(-2)
+    data = _encode(recipe, code)
     if recipe.weight_scale == "e8m0_1x32":
-        return _operand(recipe, code, exponent_byte(power))
+        return Operand(data, exponent_byte(power), format=recipe.weight_format)
     real = torch.ldexp(torch.ones(power.shape, device=power.device), power)
     if recipe.weight_scale == "bf16_1x128":
-        return _operand(recipe, code, encode(real, "bf16"))
+        return Operand(data, encode(real, "bf16"), format=recipe.weight_format)
     experts = range(case.first_expert, case.first_expert + case.experts_local)
     whole = torch.exp2(stream.integers(f"{label}-global", 1, 0, 3, rows=experts).to(torch.float32))
-    return _operand(recipe, code, encode(real / whole.view(-1, 1, 1), "e4m3"), whole.reshape(-1))
+    return Operand(data, encode(real / whole.view(-1, 1, 1), "e4m3"), whole.reshape(-1), recipe.weight_format)
 
 
 def _drawn(case: Case, stream: Stream, label: str, low: int, high: int) -> Tensor:

@@ -62,6 +62,11 @@ def magnitudes(case: Case, stream: Stream) -> dict[str, Tensor]:
     return mantissa
 
 
+def fill(case: Case) -> float:
+    """By how much drawn values exceed what just fills the range of their codes."""
+    return 4.0 if case.scales.kind == "saturating" else 1.0
+
+
 def largest_up(case: Case) -> float:
     """Power of two that a static intermediate scale must follow."""
     exponent = _clip(case)

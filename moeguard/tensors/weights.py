@@ -1,4 +1,4 @@
-"""Case to canonical weights. Content depends on the case without its tokens, routing and inputs, and on ``seed % BANK``."""
+"""Case to canonical weights, and the bank that holds them. What they depend on is in moeguard.tensors.identity."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from moeguard.quant.blocks import BLOCK, E4M3_MAX
 from moeguard.quant.formats import FORMATS, encode
 from moeguard.tensors import exact, grouped
 from moeguard.tensors.counter import NORMAL_BOUND, Stream
+from moeguard.tensors.identity import BANK, EDITS, drawn_key, weight_key
 from moeguard.tensors.operand import Operand, Weights
 from moeguard.tensors.resident import CPU_BYTES, Resident
-from moeguard.tensors.scaling import largest_up, magnitudes
+from moeguard.tensors.scaling import fill, largest_up, magnitudes
 
-#: Number of weight sets per shape family; scenarios that differ in inputs only share one.
-BANK = 4
+#: Exponents within which such a factor is a normal float32, so that no expert's codes become zero.
+_EDITED = 124
 #: Magnitude of ``act(gate) * up`` that the static intermediate scale of fp8_per_tensor is made for.
 INTERMEDIATE_RANGE = 16.0
 #: Static scales of the input and of the intermediate in int4_fp8: powers of two, since kernels multiply by their reciprocal in
@@ -26,17 +27,6 @@ INT4_SCALES = 4.0, 0.125
 NVFP4_RANGE = 24.0
 #: Factors of the static scales of the input and of the intermediate in scales kind ``saturating``.
 TIGHT = 2.0**-10, 2.0**-4
-
-
-def weight_key(case: Case) -> str:
-    """Identity of the weight content; equal keys mean equal bits."""
-    # the experts that kind zero of the scales, and zero_expert, choose by the seed
-    dead = 0 if (case.scales.kind, case.weights.kind) == ("normal", "normal") else \
-        f"{case.seed % case.shape.num_experts}.{case.seed // BANK % case.shape.num_experts}"
-    return "|".join(map(str, (
-        case.recipe, case.shape.hidden_size, case.shape.intermediate_size, case.shape.num_experts, case.activation.gated,
-        case.scales.kind, case.scales.exponent, case.weights.kind, case.weights.bias, case.inputs.kind == "exact",
-        case.seed % BANK, dead)))
 
 
 class WeightBank:
@@ -53,20 +43,20 @@ class WeightBank:
         """Forget everything."""
         self._held.drop("")
 
-    def drop(self, case: Case) -> None:
-        """Forget every entry with the content of ``case`` (a backend changed it)."""
-        self._held.drop(f"{weight_key(case)}|shard ")
-
     def counters(self) -> dict[str, int]:
         """Hits, misses and bytes held."""
         return self._held.counters()
 
     def _make(self, case: Case, device: torch.device | str) -> Weights:
-        """Made from the case, or for an EP rank copied from the whole layer where that is held."""
+        """Made from the case, or as a view of what is held: of an EP rank the whole layer, of edited scales the normal ones."""
         if case.parallel.ep_size > 1:
             whole = self._held.peek(_held_key(case.with_(parallel={"ep_size": 1, "ep_rank": 0}), device))
             if whole is not None:
                 return whole.shard(case.first_expert, case.experts_local)
+        if case.scales.kind in EDITS and abs(case.scales.exponent) <= _EDITED:
+            normal = self._held.peek(_held_key(case.with_(scales={"kind": "normal", "exponent": 0}), device))
+            if normal is not None:
+                return make_weights(case, device, codes=normal)
         return make_weights(case, device)
 
 
@@ -76,24 +66,39 @@ def _held_key(case: Case, device: torch.device | str) -> str:
             f"|{torch.device(device)}")
 
 
-def make_weights(case: Case, device: torch.device | str = "cpu") -> Weights:
-    """Build the weights of this rank: shapes as in moeguard.tensors.operand.Weights."""
-    stream = Stream("weights", weight_key(case), device=device)
+def make_weights(case: Case, device: torch.device | str = "cpu", *, codes: Weights | None = None) -> Weights:
+    """Build the weights of this rank: shapes as in moeguard.tensors.operand.Weights.
+
+    codes: weights of the case with normal scales, whose codes are taken (shared, not copied) where the recipe has scales; they
+    are the same for kinds of EDITS.
+    """
+    stream = Stream("weights", drawn_key(case), device=device)
     if case.inputs.kind == "exact":
         return exact.make_weights(case, stream)
     experts = range(case.first_expert, case.first_expert + case.experts_local)
     hidden, inter, local = case.shape.hidden_size, case.shape.intermediate_size, case.intermediate_local
     part = slice(case.parallel.tp_rank * local, (case.parallel.tp_rank + 1) * local)
     factor = magnitudes(case, stream)
+    recipe = RECIPES[case.recipe]
 
-    def projection(label: str, rows: int, columns: int) -> Operand:
-        words = stream.integers_normal(label, rows * columns, rows=experts).view(len(experts), rows, columns)
-        words = words[:, :, part] if label == "down" else words[:, part]
+    def words(label: str, rows: int, columns: int) -> Tensor:
+        """Integers in [-510, 510]."""
+        drawn = stream.integers_normal(label, rows * columns, rows=experts).view(len(experts), rows, columns)
+        drawn = drawn[:, :, part] if label == "down" else drawn[:, part]
         if case.weights.kind == "zero_expert":
             dead = (case.seed // BANK) % case.shape.num_experts
             if dead in experts:
-                words[dead - experts.start] = 0
-        return _store(case, stream, label, words, columns**-0.5, factor[label])
+                drawn[dead - experts.start] = 0
+        return drawn
+
+    def projection(label: str, rows: int, columns: int) -> Operand:
+        deviation = columns**-0.5
+        if recipe.weight_scale == "none":
+            return _unscaled(case, words(label, rows, columns), deviation, factor[label])
+        held: Operand | None = None if codes is None else getattr(codes, label)
+        data = _codes(case, words(label, rows, columns), factor[label]) if held is None else held.data
+        scale, whole = _scales(case, stream, label, deviation, factor[label])
+        return Operand(data, scale, whole, recipe.weight_format)
 
     def bias(label: str, size: int, scale: float) -> Operand | None:
         if not case.weights.bias:
@@ -131,29 +136,33 @@ def _static_scales(case: Case, device: torch.device | str) -> tuple[Tensor | Non
     return None, None
 
 
-def _store(case: Case, stream: Stream, label: str, words: Tensor, deviation: float, factor: Tensor) -> Operand:
-    """Integers in [-510, 510] to a stored operand with standard deviation ``deviation`` times the expert's factor."""
-    recipe = RECIPES[case.recipe]
-    experts = words.shape[0]
-    if recipe.group > 1:
-        return grouped.store(case, stream, label, words, deviation, factor)
-    if recipe.weight_format != "e4m3":
-        form = FORMATS[recipe.weight_format]
-        sigma = deviation * NORMAL_BOUND / 510
-        value = words.to(torch.float32).mul_(sigma)
-        spread = _power_of_two(factor)
-        value.mul_(spread.view(experts, 1, 1)).clamp_(-form.maximum, form.maximum)
-        return Operand(encode(value, recipe.weight_format), format=recipe.weight_format)
-    full = 4.0 if case.scales.kind == "saturating" else 1.0
-    codes = encode(words.to(torch.float32).mul_(full * E4M3_MAX / 510), "e4m3")
-    base = deviation * NORMAL_BOUND / E4M3_MAX / full
-    if recipe.weight_scale == "per_tensor":
-        return Operand(codes, scale=(factor.view(experts) * base), format="e4m3")
-    rows, columns = -(-words.shape[1] // BLOCK), -(-words.shape[2] // BLOCK)
-    ids = range(case.first_expert, case.first_expert + experts)
+def _unscaled(case: Case, words: Tensor, deviation: float, factor: Tensor) -> Operand:
+    """Integers in [-510, 510] as 16-bit values with standard deviation ``deviation`` times the expert's factor."""
+    name = RECIPES[case.recipe].weight_format
+    value = words.to(torch.float32).mul_(deviation * NORMAL_BOUND / 510)
+    value.mul_(_power_of_two(factor).view(-1, 1, 1)).clamp_(-FORMATS[name].maximum, FORMATS[name].maximum)
+    return Operand(encode(value, name), format=name)
+
+
+def _codes(case: Case, words: Tensor, factor: Tensor) -> Tensor:
+    """Integers in [-510, 510], [E_local, R, C], as stored codes. The factors [E_local, 1] matter where they are zero."""
+    if RECIPES[case.recipe].group > 1:
+        return grouped.codes(case, words, factor)
+    return encode(words.to(torch.float32).mul_(fill(case) * E4M3_MAX / 510), "e4m3")
+
+
+def _scales(case: Case, stream: Stream, label: str, deviation: float, factor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Scales and global scales with which ``_codes`` have standard deviation ``deviation`` times the expert's factor."""
+    if RECIPES[case.recipe].group > 1:
+        return grouped.scales(case, stream, label, deviation, factor)
+    base = deviation * NORMAL_BOUND / E4M3_MAX / fill(case)
+    if RECIPES[case.recipe].weight_scale == "per_tensor":
+        return factor.view(-1) * base, None
+    matrix = case.intermediate_local, case.shape.hidden_size
+    rows, columns = (-(-size // BLOCK) for size in (matrix[::-1] if label == "down" else matrix))
+    ids = range(case.first_expert, case.first_expert + case.experts_local)
     jitter = stream.integers(f"{label}-blocks", rows * columns, 1 << 15, 1 << 17, rows=ids).to(torch.float32) / 65536.0
-    scale = jitter.view(experts, rows, columns) * (factor.view(experts, 1, 1) * base)
-    return Operand(codes, scale=scale, format="e4m3")
+    return jitter.view(-1, rows, columns) * (factor.view(-1, 1, 1) * base), None
 
 
 def _power_of_two(factor: Tensor) -> Tensor:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 import moeguard as mg
 from moeguard.backends.torch_reference import TorchReference
+from moeguard.checks.placement import placement
+from moeguard.checks.session import Session
+from moeguard.checks.subject import Resources
 from moeguard.core.case import Case
 from moeguard.layouts.contract import Probe
 from moeguard.layouts.scales import SWIZZLED_128X4
@@ -70,3 +73,21 @@ def test_a_helper_that_raises_is_a_crash() -> None:
     (finding,) = mg.check(Probed({"swizzle": Probe(SWIZZLED_128X4, refuse, (1, 100, 4))}), CASE).findings
     assert finding.kind == "crash"
     assert "layout_probes: swizzle raised ValueError: rows must be divisible by 128" in finding.sentence
+
+
+def test_layouts_are_examined_once_for_cases_that_are_prepared_alike_and_reported_for_each() -> None:
+    looks: list[int] = []
+
+    def count(scale: Tensor) -> Tensor:
+        looks.append(1)
+        return _late(scale)
+
+    backend = Probed({"scale swizzle": Probe(SWIZZLED_128X4, count, (1, 128, 4))})
+    resources, sentences = Resources(), []
+    for changes in ({}, {"seed": 5}, {"routing": {"kind": "skewed"}}, {"shape": {"num_tokens": 7}}):
+        session = Session(backend, CASE.with_(**changes), resources)
+        assert not placement(session)
+        sentences += [finding.sentence for finding in session.findings]
+    assert len(sentences) == 4 and len(set(sentences)) == 1
+    once = len(looks)
+    assert not placement(Session(backend, CASE.with_(layout={"kind": "noncontiguous"}), resources)) and len(looks) == 2 * once

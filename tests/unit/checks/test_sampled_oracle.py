@@ -121,7 +121,7 @@ class Noisy(BadRows):
 
 
 def test_rows_outside_of_the_sample_are_compared_whatever_their_size() -> None:
-    of = case(scales={"kind": "bimodal", "exponent": 80})  # squares of such answers are beyond float32
+    of = case(scales={"kind": "bimodal", "exponent": 84})  # squares of such answers are beyond float32
     rows = outside(of)
     healthy, _ = session(Noisy([], tactics=("b",)), of, frozenset({"tactics"}))
     assert healthy.first is not None and not healthy.findings
@@ -196,5 +196,6 @@ def test_a_row_outside_of_the_sample_that_is_softly_wrong_on_two_seeds() -> None
     seen = [set(choose_rows(build_problem(one, WeightBank())).tolist()) for one in (of, of.with_(seed=of.seed + 1))]
     row = next(row for row in range(40, TOKENS) if row not in seen[0] | seen[1])
     done, _ = session(Drifting(row), of, frozenset({"tactics"}))
-    assert [(finding.kind, finding.tactic, finding.numbers["rules"]) for finding in done.findings] == [("bad_tactic", "b", ["row"])]
+    assert [(finding.kind, finding.tactic) for finding in done.findings] == [("bad_tactic", "b")]
+    assert done.findings[0].numbers["rules"] == ["row"]
     assert f"row {row} rms" in done.findings[0].sentence

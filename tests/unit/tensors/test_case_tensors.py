@@ -13,9 +13,10 @@ from moeguard.core.recipe import RECIPES
 from moeguard.memory.digest import digest
 from moeguard.quant.blocks import row_scales
 from moeguard.tensors.counter import NORMAL_BOUND, Stream
+from moeguard.tensors.identity import weight_key
 from moeguard.tensors.operand import Operand
 from moeguard.tensors.problem import Problem, build_problem
-from moeguard.tensors.weights import WeightBank, make_weights, weight_key
+from moeguard.tensors.weights import WeightBank, make_weights
 
 SHAPE = {"num_tokens": 24, "hidden_size": 144, "intermediate_size": 96, "num_experts": 8, "top_k": 3}
 
@@ -193,11 +194,11 @@ def test_batched_format_gathers_the_slots_of_each_expert() -> None:
     assert problem.valid is not None and int(problem.valid.sum()) == 24 * 3
 
 
-def test_bank_returns_the_same_tensors_until_dropped() -> None:
+def test_bank_returns_the_same_tensors_until_cleared() -> None:
     bank, one = WeightBank(), Case.model_validate({"shape": SHAPE})
     assert bank.get(one) is bank.get(one.with_(shape={"num_tokens": 5}))
     held = bank.get(one)
-    bank.drop(one)
+    bank.clear()
     assert bank.get(one) is not held
 
 

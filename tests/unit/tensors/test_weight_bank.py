@@ -95,3 +95,16 @@ def test_unpacked_weights_end_with_their_operand() -> None:
     assert store.get(weights.gate) is not held and torch.equal(store.get(weights.gate).value, weights.gate.data.double())
     del weights
     assert store._bytes == 0
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("scales", [("tiny", -40), ("tiny", 124), ("tiny", -149), ("bimodal", 90), ("heterogeneous", 7)])
+def test_edited_scales_on_codes_that_are_held_have_the_bits_of_weights_made_from_the_case(recipe: str, scales: tuple[str, int]
+                                                                                          ) -> None:
+    edited = case(recipe=recipe, scales={"kind": scales[0], "exponent": scales[1]}, weights={"kind": "zero_expert", "bias": True})
+    bank = WeightBank()
+    normal = bank.get(edited.with_(scales={"kind": "normal", "exponent": 0}))
+    got, made = bank.get(edited), make_weights(edited)
+    assert prints(got) == prints(made) != prints(normal)
+    shared = got.gate.data.data_ptr() == normal.gate.data.data_ptr()
+    assert shared == (RECIPES[recipe].weight_scale != "none" and scales != ("tiny", -149))
