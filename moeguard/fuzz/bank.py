@@ -6,7 +6,7 @@ weights may depend on; the others are edits: an EP shard, other scales on the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -19,8 +19,8 @@ from moeguard.fuzz.profiles import Profile
 from moeguard.fuzz.sizes import MODES, Mode, integer, most_tokens, pick
 from moeguard.tensors.identity import EDITS, drawn_key, same_weights
 
-#: Entries of a bank over all recipes, at least one of each; rounds that share them.
-ENTRIES, ROUNDS = 8, 4
+#: Entries of a bank over all recipes, at least one of each; rounds that share them; cases of one that follow each other.
+ENTRIES, ROUNDS, RUN = 8, 4, 3
 _EDITED = shares(nothing=6, shard=1, scales=2, layout=1)
 
 
@@ -36,12 +36,24 @@ def banked(draw: DrawFn, fresh: SearchStrategy[Case], profile: Profile, bank: tu
     return draw(fresh) if number < 0 else _view(draw, profile, bank[number], probes)
 
 
-def together(cases: Iterable[Case]) -> list[Case]:
-    """Cases of one entry in a row, in the place of the first: a worker that gets them finds the weights that it made."""
-    layers: dict[tuple[str, int], list[Case]] = {}
+def together(cases: Sequence[Case]) -> list[Case]:
+    """The same cases with up to RUN of one entry in a row: a worker that gets them finds the weights that it made, and the first
+    few of a round are still many layers.
+    """
+    waiting: dict[tuple[str, int], list[Case]] = {}
     for case in cases:
-        layers.setdefault((drawn_key(case), case.seed % same_weights(case)), []).append(case)
-    return [case for layer in layers.values() for case in layer]
+        waiting.setdefault(_layer(case), []).append(case)
+    ordered: list[Case] = []
+    for case in cases:
+        mine = waiting[_layer(case)]
+        if case in mine:
+            ordered += mine[:RUN]
+            del mine[:RUN]
+    return ordered
+
+
+def _layer(case: Case) -> tuple[str, int]:
+    return drawn_key(case), case.seed % same_weights(case)
 
 
 def _view(draw: DrawFn, profile: Profile, entry: Case, probes: bool) -> Case:
