@@ -21,7 +21,7 @@ from moeguard.oracle.sampling import judge_of
 from moeguard.tensors.identity import weight_key
 from moeguard.tensors.operand import Weights
 from moeguard.tensors.problem import Problem, build_problem
-from moeguard.tensors.resident import Resident, budget
+from moeguard.tensors.resident import CAPACITY, Resident
 from moeguard.tensors.weights import WeightBank, weight_bytes
 
 Value = TypeVar("Value")
@@ -132,8 +132,8 @@ class Resources:
         kept = 8 if device == "cpu" else 3  # cases are larger there, and several workers may share a GPU
         self.device = torch.device(device)
         self.defaults = Defaults()
-        self.bank = WeightBank(budget(self.device))
-        self._prepared: Resident[_Prepared] = Resident(budget(self.device), lambda prepared: prepared.bytes)
+        self.bank = WeightBank()
+        self._prepared: Resident[_Prepared] = Resident(CAPACITY, lambda prepared: prepared.bytes)
         self._judges: Recent[dict[Numerics, Judge]] = Recent(kept)
         self._problems: Recent[Problem] = Recent(kept)
         self._digests: Recent[dict[str, int]] = Recent(4 * kept)

@@ -6,17 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import torch
-
 Value = TypeVar("Value")
 
-#: Bytes of one store by device. Several workers may share a GPU and hold two stores each.
-CPU_BYTES, GPU_BYTES = 64 << 20, 128 << 20
-
-
-def budget(device: torch.device | str) -> int:
-    """Bytes that one store may hold on ``device``."""
-    return GPU_BYTES if torch.device(device).type == "cuda" else CPU_BYTES
+#: Bytes of one store, on any device: several workers may share a GPU and hold two stores each.
+CAPACITY = 64 << 20
 
 
 class Resident(Generic[Value]):

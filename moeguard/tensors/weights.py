@@ -13,7 +13,7 @@ from moeguard.tensors import exact, grouped
 from moeguard.tensors.counter import NORMAL_BOUND, Stream
 from moeguard.tensors.identity import BANK, EDITS, drawn_key, weight_key
 from moeguard.tensors.operand import Operand, Weights
-from moeguard.tensors.resident import CPU_BYTES, Resident
+from moeguard.tensors.resident import CAPACITY, Resident
 from moeguard.tensors.scaling import fill, largest_up, magnitudes
 
 #: Exponents within which such a factor is a normal float32, so that no expert's codes become zero.
@@ -32,7 +32,7 @@ TIGHT = 2.0**-10, 2.0**-4
 class WeightBank:
     """Canonical weights by key, least recently used first out, within a budget of bytes."""
 
-    def __init__(self, capacity_bytes: int = CPU_BYTES) -> None:
+    def __init__(self, capacity_bytes: int = CAPACITY) -> None:
         self._held: Resident[Weights] = Resident(capacity_bytes, weight_bytes)
 
     def get(self, case: Case, device: torch.device | str = "cpu") -> Weights:

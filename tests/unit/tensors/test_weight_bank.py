@@ -13,7 +13,7 @@ from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
 from moeguard.memory.digest import digest
 from moeguard.tensors.operand import Weights
-from moeguard.tensors.resident import Resident, budget
+from moeguard.tensors.resident import Resident
 from moeguard.tensors.weights import WeightBank, make_weights, weight_bytes
 
 SHAPE = {"num_tokens": 5, "hidden_size": 128, "intermediate_size": 128, "num_experts": 6, "top_k": 2}
@@ -52,10 +52,6 @@ def test_a_bank_holds_no_more_bytes_than_it_may_and_forgets_the_oldest() -> None
     assert bank.get(case(seed=0)) is sets[0] and bank.get(case(seed=1)) is not sets[1]
     bank.clear()
     assert bank.counters()["bytes"] == 0
-
-
-def test_the_budget_of_a_gpu_does_not_follow_its_size_and_asks_no_device() -> None:
-    assert (budget("cpu"), budget("cuda"), budget("cuda:1")) == (64 << 20, 128 << 20, 128 << 20)
 
 
 def test_what_is_larger_than_the_budget_is_held_alone() -> None:
