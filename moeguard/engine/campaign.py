@@ -16,10 +16,12 @@ from moeguard.engine.feedback import SUSPEND_AFTER, Feedback
 from moeguard.engine.journal import Journal
 from moeguard.engine.options import Options
 from moeguard.engine.pool import Workers
+from moeguard.engine.queue import Grouped
 from moeguard.engine.rundir import RunDirectory
 from moeguard.engine.shrink import settle
 from moeguard.engine.worker import Job
 from moeguard.engine.workers import workers_of
+from moeguard.fuzz.bank import layer
 from moeguard.fuzz.generation import draw_round
 from moeguard.fuzz.profiles import profile
 from moeguard.fuzz.steering import steer
@@ -154,21 +156,8 @@ class Campaign:
         self._finished = {number: event for number in entries for event in self._scenarios.get(number, ())
                           if isinstance(event, ScenarioFinished)}
 
-        def launch() -> Iterator[Job]:
-            for number, entry in entries.items():
-                if number in self._finished or (self._spent() and number not in self._begun):
-                    continue
-                self._start(entry)
-                if self._launched is None:
-                    self._launched = self._last = time.monotonic()
-                if self._spent():
-                    self._refuse(entry, "budget", "the budget ended during the scenario", status="stopped")
-                elif not self._feedback.may_launch(entry.job.backend, number, self._finished):
-                    self._refuse(entry)
-                elif not self._barred(entry):
-                    yield entry.job
-
-        for job, event in workers.run(launch(), self._remaining):
+        queue = Grouped(planned, lambda entry: layer(entry.job.case), self._launch)
+        for job, event in workers.run(queue, self._remaining):
             self._last = time.monotonic()
             match event:
                 case Relaunched():
@@ -207,6 +196,22 @@ class Campaign:
             pause = time.monotonic() - start
             self._launched += pause
             self._last += pause
+
+    def _launch(self, entry: _Planned) -> Job | None:
+        """The job of an entry whose turn has come, journaled; None when it is done already or not launched."""
+        number = entry.job.scenario
+        if number in self._finished or (self._spent() and number not in self._begun):
+            return None
+        self._start(entry)
+        if self._launched is None:
+            self._launched = self._last = time.monotonic()
+        if self._spent():
+            self._refuse(entry, "budget", "the budget ended during the scenario", status="stopped")
+        elif not self._feedback.may_launch(entry.job.backend, number, self._finished):
+            self._refuse(entry)
+        elif not self._barred(entry):
+            return entry.job
+        return None
 
     def _remaining(self) -> float | None:
         """Seconds until scenarios under way are stopped."""

@@ -14,6 +14,7 @@ from moeguard.core.errors import HarnessError
 from moeguard.core.events import Event, Executed, Found, Noted, Relaunched, ScenarioFinished, Swept
 from moeguard.core.finding import Finding, Kind
 from moeguard.engine.process import WorkerProcess, out_of_memory_kills
+from moeguard.engine.queue import Queue, queue_of
 from moeguard.engine.worker import Job, Settings
 
 #: Calls in which a library may load, compile or measure many kernels, and how many times the time-out they get.
@@ -39,7 +40,7 @@ class Workers(Protocol):
     def wait_ready(self) -> None:
         """Block until jobs can be launched. Raises HarnessError when no worker starts."""
 
-    def run(self, jobs: Iterable[Job], remaining: Remaining = lambda: None) -> Iterator[tuple[Job, Event]]:
+    def run(self, jobs: Iterable[Job] | Queue, remaining: Remaining = lambda: None) -> Iterator[tuple[Job, Event]]:
         """Run jobs as workers come free; yields events as they arrive. Each job ends with ScenarioFinished.
 
         After Relaunched all that came of the job before is void. remaining: seconds until jobs that are still under way
@@ -60,7 +61,7 @@ class _Seat:
     """A worker process and the job that it holds."""
 
     def __init__(self, settings: Settings, place: int) -> None:
-        self.worker = WorkerProcess(settings, place)
+        self.place, self.worker = place, WorkerProcess(settings, place)
         self.job: Job | None = None
 
     def take(self, job: Job | None) -> None:
@@ -117,11 +118,11 @@ class Pool:
                 else:
                     seat.worker.check_start()
 
-    def run(self, jobs: Iterable[Job], remaining: Remaining = lambda: None) -> Iterator[tuple[Job, Event]]:
+    def run(self, jobs: Iterable[Job] | Queue, remaining: Remaining = lambda: None) -> Iterator[tuple[Job, Event]]:
         """Run jobs as workers come free, see ``Workers.run``."""
-        queue = iter(jobs)
+        queue = queue_of(jobs)
         for seat in self._seats:
-            seat.take(next(queue, None))
+            seat.take(queue.take(seat.place))
         while busy := [seat for seat in self._seats if seat.job is not None]:
             left = remaining()
             ready = wait([seat.worker.connection for seat in busy], POLL if left is None else max(0.0, min(POLL, left)))
@@ -131,11 +132,11 @@ class Pool:
                 for event in self._drain(seat) if seat.worker.connection in ready else self._overdue(seat):
                     yield job, event
                 if seat.job is None and not _over(remaining):
-                    seat.take(next(queue, None))
+                    seat.take(queue.take(seat.place))
             if _over(remaining):
                 yield from self._cut([seat for seat in busy if seat.job is not None])
                 for seat in busy:
-                    seat.take(next(queue, None))
+                    seat.take(queue.take(seat.place))
 
     def run_one(self, job: Job) -> list[Event]:
         """All events of one job, of its last launch."""

@@ -26,6 +26,7 @@ from moeguard.core.events import Event, Found, Relaunched, ScenarioFinished
 from moeguard.core.finding import Finding
 from moeguard.engine.cluster import HOST_TIMEOUT, connected, needs, slots_of
 from moeguard.engine.pool import LAUNCHES, POLL, Pool, Remaining, last_launch
+from moeguard.engine.queue import Queue, queue_of
 from moeguard.engine.worker import Job, Settings
 
 #: Seconds that a host gets to clean up.
@@ -77,8 +78,8 @@ class Host:
 class _Seat:
     """An actor, which may still wait for a host, and the job that it holds."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Any], place: int) -> None:
+        self._make, self.place = make, place
         self.launch = 0
         self.renew()
 
@@ -100,7 +101,7 @@ class RayPool:
         self._address, self._environment = address, environment
         actor = ray.remote(Host).options(max_concurrency=2, max_restarts=0, **needs(settings.device))
         seats = max(1, min(count, slots_of(ray, settings.device)))
-        self._seats = [_Seat(lambda: actor.remote(settings, timeout, files)) for _ in range(seats)]
+        self._seats = [_Seat(lambda: actor.remote(settings, timeout, files), place) for place in range(seats)]
         self.left_out: list[str] = []
 
     def __enter__(self) -> RayPool:
@@ -122,13 +123,15 @@ class RayPool:
         if not self._seats:
             self._no_host()
 
-    def run(self, jobs: Iterable[Job], remaining: Remaining = lambda: None) -> Iterator[tuple[Job, Event]]:
+    def run(self, jobs: Iterable[Job] | Queue, remaining: Remaining = lambda: None) -> Iterator[tuple[Job, Event]]:
         """Run jobs as actors come free, see ``Workers.run``."""
-        queue, again, lost = iter(jobs), deque[Job](), dict[int, int]()
+        queue, again, lost = queue_of(jobs), deque[Job](), dict[int, int]()
         heard = time.monotonic()
         while True:
             for seat in self._seats:
-                if seat.ready and seat.job is None and (job := again.popleft() if again else next(queue, None)) is not None:
+                if not seat.ready or seat.job is not None:
+                    continue
+                if (job := again.popleft() if again else queue.take(seat.place)) is not None:
                     seat.launch += 1
                     seat.job, seat.stopping, seat.ref = job, False, seat.actor.run.remote(job, seat.launch)
             busy = [seat for seat in self._seats if seat.job is not None]

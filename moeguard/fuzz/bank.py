@@ -42,17 +42,18 @@ def together(cases: Sequence[Case]) -> list[Case]:
     """
     waiting: dict[tuple[str, int], list[Case]] = {}
     for case in cases:
-        waiting.setdefault(_layer(case), []).append(case)
+        waiting.setdefault(layer(case), []).append(case)
     ordered: list[Case] = []
     for case in cases:
-        mine = waiting[_layer(case)]
+        mine = waiting[layer(case)]
         if case in mine:
             ordered += mine[:RUN]
             del mine[:RUN]
     return ordered
 
 
-def _layer(case: Case) -> tuple[str, int]:
+def layer(case: Case) -> tuple[str, int]:
+    """Identity of the weights that cases share, up to their shards and the factors of their scales."""
     return drawn_key(case), case.seed % same_weights(case)
 
 

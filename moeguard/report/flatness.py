@@ -1,8 +1,8 @@
 """Whether cost and memory of the workers stay flat: the second half of a process's life against the first, after warm-up.
 
 Medians and the Theil-Sen slope (the median of the slopes between all pairs of points) take no notice of single outliers. The
-cost of an interval follows the cases that it happened to hold, so there a half must also rank above the other by more than
-chance (Mann and Whitney, Annals of Mathematical Statistics 18, 1947).
+cost of an interval, and what is held of a GPU at its end, follow the cases that it happened to hold, so there a half must also
+rank above the other by more than chance (Mann and Whitney, Annals of Mathematical Statistics 18, 1947).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ MIB = float(1 << 20)
 class Trend:
     """One quantity of one worker. first, second: medians of the halves. slope: change an hour. limit: on second / first.
 
-    beyond_chance: the second half ranks above the first; of memory, whose values follow one another, this is not asked.
+    beyond_chance: the second half ranks above the first; of a process's memory, whose values follow one another, this is not
+    asked.
     """
 
     what: str
@@ -135,15 +136,19 @@ def judge(events: Iterable[Event]) -> Flatness:
 
 def _trends(points: Sequence[Usage]) -> Iterable[Trend]:
     sizes: tuple[tuple[str, Callable[[Usage], int | None]], ...] = (
-        ("memory", lambda one: one.resident), ("GPU memory reserved", lambda one: one.gpu_reserved))
+        ("memory", lambda one: one.resident), ("GPU memory reserved", _reserved))
     for what, of in sizes:
         known = [(one.seconds, value / MIB) for one in points if (value := of(one)) is not None]
         if len(known) == len(points):
-            yield _trend(what, "MiB", known, MOST_MEMORY)
+            yield _trend(what, "MiB", known, MOST_MEMORY, independent=of is _reserved)
     spent = costs(points)
     if len(spent) >= 2:
         what = f"{'CPU time' if points[0].gpu_reserved is None else 'time'} per execution"
         yield _trend(what, "ms", spent, MOST_COST, independent=True)
+
+
+def _reserved(usage: Usage) -> int | None:
+    return usage.gpu_reserved
 
 
 def costs(points: Sequence[Usage]) -> list[tuple[float, float]]:

@@ -10,10 +10,12 @@ Value = TypeVar("Value")
 
 #: Bytes of one store, on any device: several workers may share a GPU and hold two stores each.
 CAPACITY = 64 << 20
+#: Values of one store: layers are used again soon or never, so that more would only fill the memory for longer.
+MOST = 16
 
 
 class Resident(Generic[Value]):
-    """Values by key, least recently used first out beyond ``capacity`` bytes; the last one always stays.
+    """Values by key, least recently used first out beyond ``capacity`` bytes or MOST values; the last one always stays.
 
     size: bytes of a value.
     """
@@ -33,7 +35,7 @@ class Resident(Generic[Value]):
             self._held[key] = value, self._size(value)
             self._bytes += self._held[key][1]
         self._held.move_to_end(key)
-        while len(self._held) > 1 and self._bytes > self._capacity:
+        while len(self._held) > 1 and (self._bytes > self._capacity or len(self._held) > MOST):
             self._remove(next(iter(self._held)))
         return self._held[key][0]
 

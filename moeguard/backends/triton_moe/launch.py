@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import triton
 from torch import Tensor
@@ -58,7 +59,7 @@ def _gate_up(prepared: Prepared, x: Tensor, x_scale: Tensor, inter: Tensor, inte
     tile, activation = tactic.gate_up, prepared.case.activation
     blocks, stride = alignment.blocks.shape[1], inter.stride(0)
     unit = load_unit(x.element_size(), prepared.hidden, prepared.inter, x.stride(0) if x.shape[0] > 1 else 0)
-    kernels.gate_up[(blocks * triton.cdiv(prepared.inter, tile.n),)](
+    _loaded(kernels.gate_up[(blocks * triton.cdiv(prepared.inter, tile.n),)](
         x, x_scale, prepared.gate, prepared.up, prepared.gate_scale, prepared.up_scale, prepared.gate_bias,
         prepared.up_bias, prepared.static_scale, inter, inter_scale, alignment.order, alignment.blocks,
         prepared.hidden // unit, prepared.inter // unit, (x.stride(0) if x.shape[0] > 1 else 0) // unit, stride // unit,
@@ -68,7 +69,7 @@ def _gate_up(prepared: Prepared, x: Tensor, x_scale: Tensor, inter: Tensor, inte
         SCHEME=prepared.scheme, GATED=activation.gated, WIDE=tactic.wide, UNIT=unit, RAGGED=prepared.hidden % tile.k != 0,
         BLOCK_M=tactic.m, BLOCK_N=tile.n, BLOCK_K=tile.k, INTERPRETED=interpreted, num_warps=tile.warps,
         num_stages=tile.stages,
-        enable_fp_fusion=True)
+        enable_fp_fusion=True))
     return Tile(tile.n, tile.k, tile.warps, tile.stages)
 
 
@@ -78,13 +79,13 @@ def _down(prepared: Prepared, inter: Tensor, inter_scale: Tensor, partial: Tenso
     splits, slots, hidden = partial.shape
     blocks, stride = alignment.blocks.shape[1], inter.stride(0)
     unit = load_unit(inter.element_size(), hidden, prepared.inter)
-    kernels.down[(blocks * triton.cdiv(hidden, tile.n), splits)](
+    _loaded(kernels.down[(blocks * triton.cdiv(hidden, tile.n), splits)](
         inter, inter_scale, prepared.static_scale, prepared.down, prepared.down_scale, prepared.down_bias, partial,
         alignment.order, alignment.blocks, hidden // unit, prepared.inter // unit, stride // unit, blocks, slots, splits,
         tactic.group, int(prepared.down_scale.numel() > 1), int(prepared.case.weights.bias),
         SCHEME=prepared.scheme, WIDE=tactic.wide, UNIT=unit, RAGGED=prepared.inter % tile.k != 0, BLOCK_M=tactic.m,
         BLOCK_N=tile.n, BLOCK_K=tile.k, INTERPRETED=interpreted, num_warps=tile.warps, num_stages=tile.stages,
-        enable_fp_fusion=True)
+        enable_fp_fusion=True))
     return Tile(tile.n, tile.k, tile.warps, tile.stages), splits
 
 
@@ -96,3 +97,10 @@ def _finalize(prepared: Prepared, partial: Tensor, ids: Tensor, weights: Tensor,
         out.stride(0), BLOCK=columns, INTERPRETED=interpreted, num_warps=4,
         enable_fp_fusion=True)
 
+
+def _loaded(compiled: Any) -> None:
+    """Drop the texts that Triton keeps of a variant's compilation (None in the interpreter): the binary is loaded, they are more
+    than a MiB, and a campaign meets some hundred variants.
+    """
+    if compiled is not None:
+        compiled.asm.clear()

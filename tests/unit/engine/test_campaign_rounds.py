@@ -18,6 +18,7 @@ from moeguard.engine.campaign import Campaign
 from moeguard.engine.feedback import SUSPEND_AFTER
 from moeguard.engine.options import Options
 from moeguard.engine.pool import Remaining
+from moeguard.engine.queue import Queue, queue_of
 from moeguard.engine.rundir import RunDirectory
 from moeguard.engine.worker import Job
 
@@ -38,18 +39,20 @@ class Simulated:
     def unavailable(self, backend: str) -> str | None:
         return None
 
-    def run(self, jobs: Iterable[Job], remaining: Remaining = lambda: None) -> Iterator[tuple[Job, Event]]:
-        queue, active = iter(jobs), []
+    def run(self, jobs: Iterable[Job] | Queue, remaining: Remaining = lambda: None) -> Iterator[tuple[Job, Event]]:
+        queue, active = queue_of(jobs), dict[int, tuple[Job, Iterator[Event]]]()
         while True:
-            while len(active) < self.width and (job := next(queue, None)) is not None:
-                self.launched[job.scenario] += 1
-                active.append((job, self.events(job, self.source.random() < 0.02)))
+            for worker in range(self.width):
+                if worker not in active and (job := queue.take(worker)) is not None:
+                    self.launched[job.scenario] += 1
+                    active[worker] = job, self.events(job, self.source.random() < 0.02)
             if not active:
                 return
-            turn = self.source.choice(active)
+            worker = self.source.choice(list(active))
+            turn = active[worker]
             event = next(turn[1], None)
             if event is None:
-                active.remove(turn)
+                del active[worker]
                 continue
             if self.left is not None:
                 self.left -= 1

@@ -42,7 +42,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
 
 
 def welcomed(environment: dict[str, Any]) -> tuple[RayPool, _Seat]:
-    pool, seat = object.__new__(RayPool), _Seat(MagicMock())
+    pool, seat = object.__new__(RayPool), _Seat(MagicMock(), 0)
     pool._environment = {"arch": "sm90", "gpu": "NVIDIA H200", "driver": "575"}
     pool._ray, pool._seats, pool.left_out = MagicMock(), [seat], []
     pool._welcome(seat, "far", environment)

@@ -102,3 +102,15 @@ def test_what_workers_use_is_a_matter_of_times_and_changes_no_file_of_a_short_ru
     outcomes = [fold(manifest(), events) for events in (plain, used)]
     assert markdown.render(outcomes[0], "x") == markdown.render(outcomes[1], "x")
     assert outcomes[0].to_data("x") == outcomes[1].to_data("x")
+
+
+def test_gpu_memory_that_follows_the_cases_is_no_growth_and_a_leak_of_a_few_minutes_is() -> None:
+    def held(seed: int, leak: float = 0.0) -> Series:
+        draw = random.Random(seed)
+        return lambda place: 120 + draw.choice((0, 0, 10, 40, 90)) + leak * place
+
+    def grown(seed: int, leak: float = 0.0) -> bool:
+        return not judge(points(lambda place: 900, lambda place: 5, number=24, gpu=held(seed, leak))).workers[0].trends[1].flat
+
+    assert sum(grown(seed) for seed in range(100)) <= 2
+    assert all(grown(seed, 20.0) for seed in range(20))

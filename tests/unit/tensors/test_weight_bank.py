@@ -13,7 +13,7 @@ from moeguard.core.case import Case
 from moeguard.core.recipe import RECIPES
 from moeguard.memory.digest import digest
 from moeguard.tensors.operand import Weights
-from moeguard.tensors.resident import Resident
+from moeguard.tensors.resident import MOST, Resident
 from moeguard.tensors.weights import WeightBank, make_weights, weight_bytes
 
 SHAPE = {"num_tokens": 5, "hidden_size": 128, "intermediate_size": 128, "num_experts": 6, "top_k": 2}
@@ -104,3 +104,10 @@ def test_edited_scales_on_codes_that_are_held_have_the_bits_of_weights_made_from
     assert prints(got) == prints(made) != prints(normal)
     shared = got.gate.data.data_ptr() == normal.gate.data.data_ptr()
     assert shared == (RECIPES[recipe].weight_scale != "none" and scales != ("tiny", -149))
+
+
+def test_few_values_are_kept_however_small_they_are() -> None:
+    store: Resident[str] = Resident(1 << 20, len)
+    for number in range(MOST + 3):
+        store.get(str(number), lambda: "a")
+    assert store.counters()["bytes"] == MOST and store.peek("2") is None and store.peek("3") == "a"
