@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from moeguard.cli.console import output
 from moeguard.cli.gate import (
     DEFAULT_ALLOWLIST,
     AllowlistOption,
@@ -37,7 +38,6 @@ DAYS = 90
 @app.command("list")
 def list_(allowlist: AllowlistOption = DEFAULT_ALLOWLIST, policy: PolicyOption = None, as_json: JsonOption = False) -> int:
     """Every cell with its decision at each level."""
-    from rich.console import Console
     from rich.table import Table
 
     from moeguard.gate.allowlist import Allowlist
@@ -57,7 +57,7 @@ def list_(allowlist: AllowlistOption = DEFAULT_ALLOWLIST, policy: PolicyOption =
     for entry, decisions in rows:
         table.add_row(entry.backend, entry.recipe, entry.arch, entry.flashinfer or "none",
                       *(one.outcome for one in decisions), str(entry.expires))
-    Console().print(table if rows else "the allowlist has no cells")
+    output().print(table if rows else "the allowlist has no cells")
     for entry in known.entries:
         name = f"{entry.backend}/{entry.recipe}/{entry.arch}"
         if entry.quarantined:

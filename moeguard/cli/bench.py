@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from moeguard.cli.console import output
 from moeguard.cli.run import BackendOption, DeviceOption, JsonOption, LayerOption, PluginOption
 
 if TYPE_CHECKING:
@@ -91,7 +92,6 @@ def bench(
 
 def _throughput(sessions: list[tuple[str, Session]], absent: dict[str, str], environment: dict[str, Any], recipe: str, *,
                 as_json: bool) -> int:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -113,7 +113,7 @@ def _throughput(sessions: list[tuple[str, Session]], absent: dict[str, str], env
         for row in rows:
             table.add_row(row["case"], row["backend"], str(row["tactics"]), str(row["executions"]), *_rates(row),
                           escape(row["reason"]))
-        Console().print(table)
+        output().print(table)
     measured = any(row["executions"] for row in rows)
     return 1 if any(row["findings"] for row in rows) else 0 if measured else 3
 
@@ -142,7 +142,6 @@ def _row(label: str, tokens: int, backend: str, arm: Arm) -> dict[str, Any]:
 
 
 def _show(rows: list[dict[str, Any]], absent: dict[str, str]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -156,7 +155,7 @@ def _show(rows: list[dict[str, Any]], absent: dict[str, str]) -> None:
         table.add_row(row["layer"], str(row["tokens"]), row["backend"], row["arm"], escape(row["tactic"] or "-"),
                       escape(verdict), brief(row["seconds"]) if row["seconds"] else "-",
                       f"{row['of_fastest']:.2f}" if row["of_fastest"] else "-")
-    console = Console()
+    console = output()
     if rows:
         console.print(table)
     for name, reason in absent.items():

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from moeguard.backends.registry import replaced
+from moeguard.cli.console import output
 from moeguard.core.errors import RunDirectoryError
 from moeguard.core.events import Event, Executed, Found, ScenarioFinished
 from moeguard.engine.campaign import Campaign
@@ -70,7 +71,7 @@ def derive(directory: RunDirectory, events: list[Event]) -> Outcome:
 
 def show(outcome: Outcome, directory: RunDirectory) -> None:
     """The result for a person, on stdout."""
-    console = Console()
+    console = output()
     table = Table(title=None, box=None, pad_edge=False)
     for heading in ("backend", "recipe", "cases", "refused", "executions", "findings"):
         table.add_column(heading, justify="left" if heading in ("backend", "recipe") else "right")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from moeguard.cli.console import output
 from moeguard.cli.run import DeviceOption, JsonOption, PluginOption
 
 if TYPE_CHECKING:
@@ -147,10 +148,9 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _show(data: dict[str, Any], names: tuple[str, ...], out: Path | None) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = output()
     table = Table(title=None, box=None, pad_edge=False)
     for heading in ("recipe", "cases", "agree", "A wrong", "B wrong", "both wrong", "skipped", "distance"):
         table.add_column(heading, justify="left" if heading == "recipe" else "right", no_wrap=True)

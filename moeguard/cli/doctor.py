@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from moeguard.cli.console import output
 from moeguard.cli.run import DeviceOption, JsonOption, PluginOption
 from moeguard.core.errors import MoeguardError
 
@@ -53,11 +54,10 @@ def doctor(
 
 
 def _show(found: Diagnosis) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console, environment = Console(), found.environment
+    console, environment = output(), found.environment
     facts = Table(box=None, show_header=False, pad_edge=False)
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
@@ -110,7 +110,7 @@ def _wheels(folders: Sequence[Path], timeout: str, target: Path | None, as_json:
     if as_json:
         sys.stdout.write(json.dumps({"wheels": answers}) + "\n")
     else:
-        _matrix(Console(), answers)
+        _matrix(output(), answers)
     return 0
 
 

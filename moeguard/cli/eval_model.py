@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from moeguard.cli.console import output
 from moeguard.cli.run import BackendOption, DeviceOption, JsonOption, PluginOption
 
 if TYPE_CHECKING:
     from moeguard.models.differential import Result, Setting
     from moeguard.models.experts import Arm
 
-#: Columns of the table where no terminal says how many it has.
-WIDTH = 120
 
 
 def model(
@@ -123,7 +122,6 @@ def _finite(value: float) -> float | None:
 
 
 def _show(results: Sequence[Result], broken: set[str], absent: dict[str, str]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -139,7 +137,7 @@ def _show(results: Sequence[Result], broken: set[str], absent: dict[str, str]) -
         text = "same" if not steps else f"{len(steps)} of {len(one.distance.diverged)} differ, the first at {min(steps)}"
         table.add_row(name, one.placed.outcome, f"x{one.placed.overall:.2f}", f"x{one.placed.position:.2f} at {one.placed.worst}",
                       f"{one.distance.kl[0]:.1e}", f"{one.distance.flips} of {len(one.distance.error)}", text)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = output()
     console.print(table)
     for name, reason in absent.items():
         console.print(f"{name} was not run: {escape(reason)}", highlight=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moeguard.cli.console import output
 from moeguard.cli.run import JsonOption
 
 if TYPE_CHECKING:
@@ -143,7 +144,6 @@ def tell(decision: Decision) -> None:
 
 def say(text: str, style: str | None = None) -> None:
     """One line on stdout, whatever its length."""
-    from rich.console import Console
     from rich.text import Text
 
-    Console().print(Text(text, style or ""), highlight=False, soft_wrap=True)
+    output().print(Text(text, style or ""), highlight=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from moeguard.backends import registry
+from moeguard.cli.console import output
 from moeguard.engine.plugins import load_plugins
 from moeguard.engine.recheck import NOT_APPLICABLE, OCCURRED, TRIES, Recheck, exit_code, recheck
 from moeguard.engine.worker import Settings
@@ -51,7 +52,7 @@ def conduct(file: str, backend: str | None, plugins: Sequence[Path], device: str
 
 
 def _show(results: Sequence[Recheck]) -> None:
-    console = Console()
+    console = output()
     table = Table(title=None, box=None, pad_edge=False)
     for heading in ("entry", "backend", "status", "reason"):
         table.add_column(heading, overflow="fold", no_wrap=heading in ("entry", "status"))

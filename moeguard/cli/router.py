@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moeguard.cli.console import output
 from moeguard.cli.run import DeviceOption, JsonOption, PluginOption
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ def router(
 
 
 def _show(run: RouterRun) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from moeguard.cli.gate import say
@@ -82,7 +82,7 @@ def _show(run: RouterRun) -> None:
         if one.reason is None:
             table.add_row(one.router, *map(str, (one.cases, one.refused, one.tokens, one.undefined, one.near_ties)))
     if table.row_count:
-        Console().print(table)
+        output().print(table)
     for one in run.tallies:
         if one.reason is not None:
             say(f"not verified: {one.router}: {one.reason}", "yellow")

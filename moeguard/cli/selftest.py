@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from moeguard.cli.console import output
 from moeguard.cli.run import DeviceOption, JsonOption
 
 
@@ -41,7 +42,7 @@ def selftest(
     if as_json:
         sys.stdout.write(json.dumps(result.to_data()) + "\n")
         return result.exit_code
-    out = Console()
+    out = output()
     out.print(f"mutants caught: {result.caught} of {result.mutants}", highlight=False)
     out.print(f"false alarms: {result.false_alarms} in {result.healthy_executions} healthy executions", highlight=False)
     for survivor in result.survivors:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from moeguard.cli.console import output
 from moeguard.cli.run import JsonOption
 
 if TYPE_CHECKING:
@@ -103,7 +104,6 @@ def _price(cap: int, tokens: int, layer: str) -> dict[str, Any]:
 
 
 def _show(found: Audit, ignored: list[str], measured: dict[str, Any] | None) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from moeguard.cli.gate import say
@@ -115,7 +115,7 @@ def _show(found: Audit, ignored: list[str], measured: dict[str, Any] | None) -> 
         table.add_column(heading, justify="right")
     for row in rows(found.buckets):
         table.add_row(*row)
-    Console().print(table)
+    output().print(table)
 
     default = " (FlashInfer's default)" if setup.tune_max_num_tokens is None else ""
     say(f"\nserved: up to {setup.served} tokens a call; tuned: up to {setup.cap}{default}; "

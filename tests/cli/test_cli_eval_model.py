@@ -36,7 +36,8 @@ def test_a_sound_backend_is_noise(cli: Callable[..., Called]) -> None:
     assert list(data["arms"][3]["tactics"]) == ["8", "1"] and data["arms"][2]["positions"] == 8
 
 
-def test_a_broken_backend_is_not(cli: Callable[..., Called], tmp_path: Path) -> None:
+def test_a_broken_backend_is_not(cli: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     plugin = tmp_path / "forgets.py"
     plugin.write_text(BROKEN)
     called = cli(*SMALL, "--plugin", str(plugin), "--mutants")
