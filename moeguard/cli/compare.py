@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from moeguard.cli.console import output
-from moeguard.cli.run import DeviceOption, JsonOption, PluginOption
+from moeguard.cli.run import DeviceOption, JsonOption, PluginOption, given_beside
 
 if TYPE_CHECKING:
     from moeguard.checks.side_by_side import Comparison, Side
@@ -24,6 +24,7 @@ MOST = 200
 
 
 def compare(
+    context: typer.Context,
     case: Annotated[list[Path] | None, typer.Argument(help="Case files; without any, cases are drawn.")] = None,
     backend: Annotated[list[str] | None, typer.Option("--backend", help="Backend to compare; twice.")] = None,
     recipe: Annotated[list[str] | None, typer.Option("--recipe", help="Recipe; repeatable. Default: all.")] = None,
@@ -56,6 +57,9 @@ def compare(
     names = tuple(dict.fromkeys(backend or ()))
     if len(names) != 2:
         raise MoeguardError(f"--backend: {len(names)} named; allowed: two different ones")
+    drawing = given_beside(context, "case", "backend", "device", "plugin", "out", "as_json") if case else None
+    if drawing is not None:
+        raise MoeguardError(f"{drawing}: says what is drawn; allowed: without case files")
     given = [Case.load(path) for path in case or ()]
     device = chosen_device(device)
     recipes = tuple(dict.fromkeys(recipe or list(RECIPES)))

@@ -87,11 +87,18 @@ def nothing_beside_resume(context: typer.Context) -> None:
     """Raises MoeguardError when ``--resume`` has an option beside it, other than ``--json``."""
     from moeguard.core.errors import MoeguardError
 
+    option = given_beside(context, "resume", "as_json")
+    if option is not None:
+        raise MoeguardError(f"--resume: takes every option from the run directory; {option} is not allowed beside it")
+
+
+def given_beside(context: typer.Context, *allowed: str) -> str | None:
+    """The first option on the command line whose parameter is not among ``allowed``."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if parameter.name not in ("resume", "as_json") and source is not None and source.name == "COMMANDLINE":
-            raise MoeguardError(f"--resume: takes every option from the run directory; {parameter.opts[0]} is not allowed "
-                                "beside it")
+        if parameter.name not in allowed and source is not None and source.name == "COMMANDLINE":
+            return parameter.opts[0]
+    return None
 
 
 def ledger_file(name: str | None) -> str | None:

@@ -79,7 +79,9 @@ def test_a_backend_that_cannot_run_is_named_with_its_reason(cli: Cli, plugin: Pa
     ((*PAIR, "--max-cases", "0"), "--max-cases: 0; allowed: more than 0"),
     ((*PAIR, "--recipe", "fp3"), "fp3"),
     ((*PAIR, "--max-cases", "1", "--out", __file__), f"--out: {__file__} cannot be made (File exists); allowed: a folder"),
-    ((*PAIR, "missing.json"), "missing.json: no such file")])
+    ((*PAIR, "missing.json"), "missing.json: no such file"),
+    ((*PAIR, "missing.json", "--recipe", "bf16"), "--recipe: says what is drawn; allowed: without case files"),
+    ((*PAIR, "missing.json", "--seed", "0"), "--seed: says what is drawn; allowed: without case files")])
 def test_bad_input_is_one_line(cli: Cli, words: tuple[str, ...], said: str) -> None:
     done = cli("compare", *words, "--device", "cpu")
     assert (done.code, done.out) == (2, "") and done.err.count("\n") == 1
