@@ -6,6 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
+from moeguard.backends.triton_moe.compiled import loaded
 from moeguard.checks import verdict_kernels as kernels
 from moeguard.checks.burst_verdict import WIDTH, BurstVerdict
 from moeguard.memory.buffers import GUARD, WORKSPACE_GUARD
@@ -40,23 +41,23 @@ class FusedVerdict(BurstVerdict):
         token, expert = self._pairs
         pairs = len(token)
         self._sums.zero_()
-        kernels.tiles[(triton.cdiv(tokens, plan.tile), triton.cdiv(stride, plan.tile))](
+        loaded(kernels.tiles[(triton.cdiv(tokens, plan.tile), triton.cdiv(stride, plan.tile))](
             words, self.words, place, self._first, judge.y, judge.weight, self._valid, self._order, self._by_row,
             self._by_column, judge.energy["tile"], rows, judge.tau, tokens, judged, columns, stride, GUARD, plan.tile_columns,
-            RESULTS=WIDTH, EXACT=judge.exact, HALF=self.problem.output_dtype == torch.float16, TILE=plan.tile)
+            RESULTS=WIDTH, EXACT=judge.exact, HALF=self.problem.output_dtype == torch.float16, TILE=plan.tile))
         if not judge.exact:
-            kernels.blocks[(triton.cdiv(max(judged, columns, pairs), BLOCK),)](
+            loaded(kernels.blocks[(triton.cdiv(max(judged, columns, pairs), BLOCK),)](
                 place, self._by_row, judge.energy["row"], self._by_column, judge.energy["column"], token,
-                expert, self._by_expert, rows, judged, columns, pairs, RESULTS=WIDTH, BLOCK=BLOCK)
+                expert, self._by_expert, rows, judged, columns, pairs, RESULTS=WIDTH, BLOCK=BLOCK))
         for live, copy in self.inputs.pairs():
             size = live.numel()
-            kernels.changed[(triton.cdiv(size, BYTES),)](place, live, copy, rows, size, RESULTS=WIDTH, BLOCK=BYTES)
+            loaded(kernels.changed[(triton.cdiv(size, BYTES),)](place, live, copy, rows, size, RESULTS=WIDTH, BLOCK=BYTES))
         area_after = 0 if self.area is None else self._area.numel() - WORKSPACE_GUARD
-        kernels.finish[(1,)](
+        loaded(kernels.finish[(1,)](
             place, words, self.words, words.numel() - GUARD, self._area, self.bytes, area_after, self._by_expert,
             judge.energy["expert"], rows, len(plan.experts), GUARD, WORKSPACE_GUARD, RESULTS=WIDTH, AREA=self.area is not None,
             GUARD=triton.next_power_of_2(GUARD), AREA_GUARD=triton.next_power_of_2(WORKSPACE_GUARD),
-            EXPERTS=triton.next_power_of_2(max(len(plan.experts), 1)))
+            EXPERTS=triton.next_power_of_2(max(len(plan.experts), 1))))
 
 
 def _order(rows: Tensor | None, every: Tensor) -> Tensor:

@@ -1,14 +1,15 @@
 """Device code of the fused verdict: what is asked of one execution, in float32, added up in one row of results.
 
 ``place_ptr`` holds the number of the execution, int64 [1]; patterns and results are indexed by it, so that a CUDA graph of one
-execution serves all. Counts are atomic additions, shares of a limit atomic maxima of numbers that are not negative.
+execution serves all. Counts are atomic additions, shares of a limit atomic maxima of numbers that are not negative. Sizes that
+align no access are not specialised: every variant is compiled, and stays.
 """
 
 import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "judged_tokens", "tile_columns"])
 def tiles(word_ptr, pattern_ptr, place_ptr, first_ptr, y_ptr, weight_ptr, valid_ptr, order_ptr, row_ptr, column_ptr,
           tile_energy_ptr, result_ptr, tau, tokens, judged_tokens, columns, stride, guard, tile_columns,
           RESULTS: tl.constexpr, EXACT: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr):
@@ -61,7 +62,7 @@ def tiles(word_ptr, pattern_ptr, place_ptr, first_ptr, y_ptr, weight_ptr, valid_
                 tl.atomic_max(result + 7, tl.sum(across_rows, 0) / limit)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "columns", "pairs"])
 def blocks(place_ptr, row_ptr, row_energy_ptr, column_ptr, column_energy_ptr, pair_token_ptr, pair_expert_ptr, expert_ptr,
            result_ptr, tokens, columns, pairs, RESULTS: tl.constexpr, BLOCK: tl.constexpr):
     """Rows and columns against their limits; rows added up by expert."""
@@ -87,7 +88,7 @@ def changed(place_ptr, live_ptr, copy_ptr, result_ptr, size, RESULTS: tl.constex
     tl.atomic_add(result_ptr + tl.load(place_ptr) * RESULTS + 2, count, mask=count > 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["after", "area_after", "experts"])
 def finish(place_ptr, word_ptr, pattern_ptr, after, area_ptr, byte_ptr, area_after, expert_ptr, expert_energy_ptr, result_ptr,
            experts, guard, area_guard, RESULTS: tl.constexpr, AREA: tl.constexpr, GUARD: tl.constexpr,
            AREA_GUARD: tl.constexpr, EXPERTS: tl.constexpr):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import triton
 from torch import Tensor
@@ -11,6 +10,7 @@ from torch import Tensor
 from moeguard.backends.triton_moe import kernels
 from moeguard.backends.triton_moe.alignment import Alignment, align
 from moeguard.backends.triton_moe.arithmetic import ACTIVATIONS
+from moeguard.backends.triton_moe.compiled import loaded
 from moeguard.backends.triton_moe.layout import Prepared, load_unit
 from moeguard.backends.triton_moe.tactics import Tactic, Tile
 from moeguard.backends.triton_moe.workspace import Sizes, carve
@@ -59,7 +59,7 @@ def _gate_up(prepared: Prepared, x: Tensor, x_scale: Tensor, inter: Tensor, inte
     tile, activation = tactic.gate_up, prepared.case.activation
     blocks, stride = alignment.blocks.shape[1], inter.stride(0)
     unit = load_unit(x.element_size(), prepared.hidden, prepared.inter, x.stride(0) if x.shape[0] > 1 else 0)
-    _loaded(kernels.gate_up[(blocks * triton.cdiv(prepared.inter, tile.n),)](
+    loaded(kernels.gate_up[(blocks * triton.cdiv(prepared.inter, tile.n),)](
         x, x_scale, prepared.gate, prepared.up, prepared.gate_scale, prepared.up_scale, prepared.gate_bias,
         prepared.up_bias, prepared.static_scale, inter, inter_scale, alignment.order, alignment.blocks,
         prepared.hidden // unit, prepared.inter // unit, (x.stride(0) if x.shape[0] > 1 else 0) // unit, stride // unit,
@@ -68,8 +68,7 @@ def _gate_up(prepared: Prepared, x: Tensor, x_scale: Tensor, inter: Tensor, inte
         1.0 if activation.beta is None else activation.beta, math.inf if activation.limit is None else activation.limit,
         SCHEME=prepared.scheme, GATED=activation.gated, WIDE=tactic.wide, UNIT=unit, RAGGED=prepared.hidden % tile.k != 0,
         BLOCK_M=tactic.m, BLOCK_N=tile.n, BLOCK_K=tile.k, INTERPRETED=interpreted, num_warps=tile.warps,
-        num_stages=tile.stages,
-        enable_fp_fusion=True))
+        num_stages=tile.stages, enable_fp_fusion=True))
     return Tile(tile.n, tile.k, tile.warps, tile.stages)
 
 
@@ -79,7 +78,7 @@ def _down(prepared: Prepared, inter: Tensor, inter_scale: Tensor, partial: Tenso
     splits, slots, hidden = partial.shape
     blocks, stride = alignment.blocks.shape[1], inter.stride(0)
     unit = load_unit(inter.element_size(), hidden, prepared.inter)
-    _loaded(kernels.down[(blocks * triton.cdiv(hidden, tile.n), splits)](
+    loaded(kernels.down[(blocks * triton.cdiv(hidden, tile.n), splits)](
         inter, inter_scale, prepared.static_scale, prepared.down, prepared.down_scale, prepared.down_bias, partial,
         alignment.order, alignment.blocks, hidden // unit, prepared.inter // unit, stride // unit, blocks, slots, splits,
         tactic.group, int(prepared.down_scale.numel() > 1), int(prepared.case.weights.bias),
@@ -96,11 +95,3 @@ def _finalize(prepared: Prepared, partial: Tensor, ids: Tensor, weights: Tensor,
         partial, ids, weights, out, hidden, ids.shape[1], slots, splits, prepared.case.first_expert, prepared.experts,
         out.stride(0), BLOCK=columns, INTERPRETED=interpreted, num_warps=4,
         enable_fp_fusion=True)
-
-
-def _loaded(compiled: Any) -> None:
-    """Drop the texts that Triton keeps of a variant's compilation (None in the interpreter): the binary is loaded, they are more
-    than a MiB, and a campaign meets some hundred variants.
-    """
-    if compiled is not None:
-        compiled.asm.clear()

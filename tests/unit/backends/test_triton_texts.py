@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
-
-pytest.importorskip("triton")
+from moeguard.backends.triton_moe.compiled import loaded
 
 
 def test_texts_of_a_launched_kernel_are_dropped_and_the_interpreter_has_none() -> None:
-    from moeguard.backends.triton_moe.launch import _loaded
-
     compiled = SimpleNamespace(asm={"ptx": "//", "cubin": b"1"}, kernel=b"1")
-    _loaded(compiled)
-    _loaded(None)
+    loaded(compiled)
+    loaded(None)
     assert (compiled.asm, compiled.kernel) == ({}, b"1")
