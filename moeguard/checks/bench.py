@@ -9,7 +9,7 @@ from statistics import median
 from moeguard.checks.session import Execution, ScenarioAborted, Session
 from moeguard.checks.tactics import force, tuned_choice
 from moeguard.checks.timing import time_calls
-from moeguard.checks.values import values, weights_intact
+from moeguard.checks.values import values, weights_watched
 from moeguard.core.errors import MoeguardError
 
 
@@ -39,13 +39,12 @@ def bench(session: Session) -> tuple[Arm, Arm]:
         support = session.support(session.case)
         if not support.supported:
             return Arm("default", None, "refused", reason=support.reason), Arm("tuned", None, "refused", reason=support.reason)
-        before = session.resources.digests(session.case)
-        values(session)
-        assert session.first is not None
-        first = _arm(session, "default", None, session.first)
-        choice = tuned_choice(session)
-        second = _kept(session) if choice is None else _tuned(session, choice)
-        weights_intact(session, before)
+        with weights_watched(session):
+            values(session)
+            assert session.first is not None
+            first = _arm(session, "default", None, session.first)
+            choice = tuned_choice(session)
+            second = _kept(session) if choice is None else _tuned(session, choice)
         return _blamed(session, first), _blamed(session, second)
     except ScenarioAborted:
         verdict, reason = _end(session)

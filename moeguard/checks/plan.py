@@ -12,7 +12,7 @@ from moeguard.checks.sequence import sequence
 from moeguard.checks.session import ScenarioAborted, Session
 from moeguard.checks.tactics import force_named, tactics, tuned
 from moeguard.checks.tuner import tuner
-from moeguard.checks.values import values, weights_intact
+from moeguard.checks.values import values, weights_watched
 from moeguard.core.errors import MoeguardError
 
 #: Check groups by name; the order is the order of execution.
@@ -31,22 +31,22 @@ def run_checks(session: Session, only: frozenset[str] | None = None, tactic: str
     try:
         traits = session.traits()
         probed = unsupported(traits, session.case)
-        if probed is not None:
-            contract(session, probed)
-            return
-        if (only is None or "layout" in only) and not placement(session):
-            return
-        if tactic is not None:
-            values(session)
-            force_named(session, tactic)
-            return
-        before = session.resources.digests(session.case)
-        for name, check in CHECKS.items():
-            if only is None or name in only or name == "values":
-                check(session)
-        if only is None or "memory" in only:
-            weights_intact(session, before)
+        with weights_watched(session, told=only is None or "memory" in only):
+            if probed is not None:
+                contract(session, probed)
+            elif (only is not None and "layout" not in only) or placement(session):
+                _run(session, only, tactic)
     except ScenarioAborted:
         return
     except MoeguardError as error:
         session.note("case", str(error))
+
+
+def _run(session: Session, only: frozenset[str] | None, tactic: str | None) -> None:
+    if tactic is not None:
+        values(session)
+        force_named(session, tactic)
+        return
+    for name, check in CHECKS.items():
+        if only is None or name in only or name == "values":
+            check(session)

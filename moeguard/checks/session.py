@@ -12,26 +12,25 @@ import torch
 from torch import Tensor
 
 from moeguard.backends.protocol import Backend, Support, Traits
+from moeguard.checks.confirmation import Confirmation
 from moeguard.checks.declared import trait_of
 from moeguard.checks.exhausted import asked_for, beyond, exhausted
 from moeguard.checks.lost_device import settle
+from moeguard.checks.outside_sample import outside_sample
 from moeguard.checks.place import place_map
 from moeguard.checks.sentence import describe, plain
-from moeguard.checks.subject import Resources, Subject, Verified, base_subject
+from moeguard.checks.subject import Resources, Subject, base_subject
 from moeguard.core.case import Case
 from moeguard.core.events import Event, Executed, Found, Noted
 from moeguard.core.finding import MEMORY_KINDS, Finding, Kind
 from moeguard.core.numerics import Numerics
 from moeguard.memory.buffers import OutputBuffer, Workspace
 from moeguard.memory.digest import Snapshot
-from moeguard.oracle.judge import Judge, Judgement
-from moeguard.oracle.sampling import close_judge, judge_of, judge_rows, stated, suspects
+from moeguard.oracle.judge import Judgement
 
 #: What a method of a plug-in must return, as its author writes it.
 DUE: dict[type, str] = {Support: 'mg.Support.yes() or mg.Support.no("reason")', Traits: "mg.Traits(...)",
                         Numerics: "mg.Numerics(...)", int: "an int"}
-#: Distance between the seeds of a case and of its confirmation.
-SECOND_SEED = 1
 #: Largest workspace that a backend may ask for, in bytes: more than any device has.
 LARGEST_WORKSPACE = 1 << 40
 
@@ -80,7 +79,7 @@ class Session:
         self.notes: list[Noted] = []
         self.executions = 0
         self._pattern = 0
-        self._confirmed: dict[tuple[str, tuple[str, ...]], bool] = {}
+        self.confirmation = Confirmation(self)
         self._seen: set[tuple[str, str | None, str | None]] = set()
         self._numerics: dict[tuple[str, Hashable | None], Numerics] = {}
         self._traits: dict[Hashable | None, Traits] = {}
@@ -173,6 +172,8 @@ class Session:
         """
         subject = subject or self.base
         problem = subject.problem
+        # made before the call, which may write to the weights; a call that is meant to raise needs none
+        judge = None if refusals else subject.judge(self.numerics(problem.case, tactic))
         number = self._pattern if pattern is None else pattern
         self._pattern += pattern is None
         buffer = OutputBuffer(problem.output_shape, problem.output_dtype, problem.row_padding, problem.device)
@@ -199,13 +200,13 @@ class Session:
         if problem.valid is not None:
             answer[~problem.valid] = 0.0  # rows beyond expert_num_tokens are don't-care
         judgement = Judgement()
-        judge = None
-        if refused is None and not broken:
-            judge = subject.judge(self.numerics(problem.case, tactic))
+        ok = not broken
+        if ok and refused is None:
+            judge = judge or subject.judge(self.numerics(problem.case, tactic))
             judgement = judge.judge(answer)
-        ok = not broken and (judge is None or judgement.passed or self._excused(check, tactic, judge, answer, judgement))
-        if ok and judge is not None and judge.rows is not None:
-            outside = self._outside_sample(check, tactic, subject, judge, answer)
+            ok = judgement.passed or self.confirmation.excused(check, tactic, judge, answer, judgement)
+        if ok and refused is None and judge is not None and judge.rows is not None:
+            outside = outside_sample(self, check, tactic, subject, answer)
             ok, judgement = outside.passed, judgement if outside.passed else outside
             judgement = replace(judgement, numbers=judgement.numbers | {"sampled_rows": len(judge.rows)})
         if not ok and not broken and not quiet:
@@ -315,40 +316,7 @@ class Session:
                      "worst_column": int(columns[0]), "map": place_map(mask.double(), "unwritten")})
         return True
 
-    def _excused(self, check: str, tactic: Hashable | None, judge: Judge, answer: Tensor, judgement: Judgement) -> bool:
-        """Whether a finer recipe explains the answer, or more twins and a second seed do not confirm a soft exceedance."""
-        if judgement.passed or {"finite", "exact"} & set(judgement.failed):
-            return False
-        key = (str(tactic), judgement.failed)
-        if key not in self._confirmed:
-            self._confirmed[key] = self._confirm(check, tactic, judge, answer, judgement)
-        return not self._confirmed[key]
-
-    def _confirm(self, check: str, tactic: Hashable | None, judge: Judge, answer: Tensor, judgement: Judgement) -> bool:
-        rules = ", ".join(judgement.failed)
-        if judgement.soft and not judge.confirms(answer, judgement):
-            self.note(f"rule {rules}", "a first-look exceedance was not confirmed by more twins")
-            return False
-        finer = judge.explained_by_finer(answer)
-        if finer is not None:
-            self.note("numerics", f"keeps more bits than declared (intermediate {finer.intermediate}, expert_output "
-                                  f"{finer.expert_output}, combine {finer.combine})")
-            return False
-        if not judgement.soft:
-            return True
-        other = self._beside(self.case.with_(seed=self.case.seed + SECOND_SEED))
-        other._confirmed[(str(tactic), judgement.failed)] = True
-        again = other.execute(check, "second seed", tactic=tactic, quiet=True)
-        numerics, its = self.numerics(other.case, tactic), again.judgement
-        second = judge_of(other.base.problem, numerics, whole=True) if judgement.confirmed else other.base.judge(numerics)
-        if judgement.confirmed:  # it was seen beside another answer, and there is none
-            its = second.judge(again.answer)
-        if its.passed or (its.soft and not second.confirms(again.answer, its)):
-            self.note(f"rule {rules}", "a first-look exceedance was not confirmed by a second seed")
-            return False
-        return True
-
-    def _beside(self, case: Case) -> Session:
+    def beside(self, case: Case) -> Session:
         """A session on another case for this one's sake: its executions count here, its findings are not ours."""
         def relay(event: Event) -> None:
             if isinstance(event, Executed):
@@ -356,24 +324,6 @@ class Session:
                 self._emit(replace(event, number=self.executions))
 
         return Session(self.backend, case, self.resources, scenario=self.scenario, emit=relay, entering=self.entering)
-
-    def _outside_sample(self, check: str, tactic: Hashable | None, subject: Subject, judge: Judge, answer: Tensor) -> Judgement:
-        """Where the oracle is sampled: rows outside of the sample that stand out, judged; of the right answer as well."""
-        self.note("sampled oracle", stated())
-        problem, known = subject.problem, subject.verified
-        rows = suspects(judge, answer, None if known is None else known.answer, problem.valid)
-
-        def close(one: Tensor, of: Hashable | None) -> Judgement:
-            mine = close_judge(problem, subject.judge(self.numerics(problem.case, of)), rows)
-            judgement = judge_rows(mine, one)
-            return Judgement() if self._excused(check, of, mine, one, judgement) else judgement
-
-        judgement = close(answer, tactic) if len(rows) else Judgement()
-        if known is None:
-            subject.verified = Verified(answer, tactic) if judgement.passed else None
-        elif len(rows) and not (its := close(known.answer, known.tactic)).passed:
-            self.report("mismatch", "values", known.tactic, f"outside of the sample, {describe(its)}", its.numbers)
-        return judgement
 
     def _wrong(self, check: str, role: str, tactic: Hashable | None, wrong: Kind, judgement: Judgement, subject: Subject,
                answer: Tensor) -> None:
@@ -393,5 +343,5 @@ class Session:
         """Whether the same case with ordinary ids is answered rightly, so that the probe is what matters."""
         if self.case.shape.num_tokens == 0:
             return True
-        control = self._beside(self.case.with_(routing={"kind": "uniform"}))
+        control = self.beside(self.case.with_(routing={"kind": "uniform"}))
         return control.execute("contract", "plain routing", tactic=tactic, quiet=True).ok

@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 #: Examined layouts that are remembered: a few words each.
 _LAYOUTS = 256
 #: Case fields that a prepared layout may not depend on.
-_FREE_FIELDS = ("routing", "inputs", "seed")
+_FREE_FIELDS: dict[str, Any] = {"routing": True, "inputs": True, "seed": True, "shape": {"num_tokens"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +196,7 @@ class Resources:
 
 def _layout_key(backend: Backend, case: Case) -> str:
     """All that a preparation may depend on but the content of the weights."""
-    data = case.model_dump(exclude=set(_FREE_FIELDS))
-    data["shape"].pop("num_tokens")
-    return f"{backend.name}|{id(backend)}|{data}"
+    return f"{backend.name}|{id(backend)}|{case.model_dump(exclude=_FREE_FIELDS)}"
 
 
 def weight_digests(problem: Problem) -> dict[str, int]:

@@ -16,7 +16,7 @@ from moeguard.checks.lost_device import DEVICE_LOST, device_lost
 from moeguard.checks.session import Calling, Execution, ScenarioAborted, Session
 from moeguard.checks.tactics import force, kind_of_wrong, offered_by, tuned_choice
 from moeguard.checks.timing import time_calls
-from moeguard.checks.values import values, weights_intact
+from moeguard.checks.values import values, weights_watched
 from moeguard.core.errors import MoeguardError
 from moeguard.core.events import Event, Swept
 
@@ -28,19 +28,18 @@ def sweep(session: Session, done: frozenset[str | None], emit: Callable[[Event],
     ends nothing but itself.
     """
     try:
-        before = session.resources.digests(session.case)
-        if None not in done:
-            _one(session, None, emit)
-        offered = offered_by(session)
-        if not offered:
-            session.note("tactics", "the backend offers none")
-        for tactic in offered:
-            if str(tactic) not in done:
-                _one(session, tactic, emit)
-        choice = tuned_choice(session) if offered and type(session.backend).tune is not Backend.tune else None
-        if choice is not None and choice not in offered and str(choice) not in done:  # such as a pair of single tactics
-            _one(session, choice, emit)
-        weights_intact(session, before)
+        with weights_watched(session):
+            if None not in done:
+                _one(session, None, emit)
+            offered = offered_by(session)
+            if not offered:
+                session.note("tactics", "the backend offers none")
+            for tactic in offered:
+                if str(tactic) not in done:
+                    _one(session, tactic, emit)
+            choice = tuned_choice(session) if offered and type(session.backend).tune is not Backend.tune else None
+            if choice is not None and choice not in offered and str(choice) not in done:  # such as a pair of single tactics
+                _one(session, choice, emit)
     except ScenarioAborted:
         return
     except MoeguardError as error:

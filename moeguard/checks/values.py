@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from moeguard.checks.session import Session
+import contextlib
+from collections.abc import Iterator
+
+from moeguard.checks.session import ScenarioAborted, Session
 from moeguard.checks.subject import weight_digests
 
 
@@ -11,14 +14,35 @@ def values(session: Session) -> None:
     session.first = session.execute("values", "base")
 
 
-def weights_intact(session: Session, before: dict[str, int]) -> None:
-    """Compare digests after the scenario; on a change, find the tactic that makes it and report ``input_mutated``."""
+@contextlib.contextmanager
+def weights_watched(session: Session, *, told: bool = True) -> Iterator[None]:
+    """Compare digests of the weights after the calls into the backend; other scenarios are made of the same ones.
+
+    On a change find the tactic that makes it and report ``input_mutated``, if ``told``. After a crash it is not looked for, and
+    the change is reported all the same.
+    """
+    before = session.resources.digests(session.case)
+    try:
+        yield
+    except ScenarioAborted:
+        with contextlib.suppress(RuntimeError):  # the device may be gone; then so is this process soon
+            _compare(session, before, told)
+        raise
+    except BaseException:
+        session.resources.forget()
+        raise
+    _compare(session, before, told)
+
+
+def _compare(session: Session, before: dict[str, int], told: bool) -> None:
     now = weight_digests(session.resources.problem(session.case))
     changed = sorted(name for name, value in now.items() if before.get(name) != value)
     if not changed:
         return
-    guilty, where = _bisect(session)
-    session.report("input_mutated", "memory", guilty, f"{where} changed {', '.join(changed)}", {"changed": changed})
+    if told:
+        crashed = any(finding.kind == "crash" for finding in session.findings)
+        tactic, where = (None, "a call before or in a crash") if crashed else _bisect(session)
+        session.report("input_mutated", "memory", tactic, f"{where} changed {', '.join(changed)}", {"changed": changed})
     session.resources.forget()
 
 

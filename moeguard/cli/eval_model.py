@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from moeguard.models.experts import Arm
 
 
-
 def model(
     arch: Annotated[str, typer.Option("--arch", help="mixtral, qwen3_moe, deepseek_v3 or gpt_oss.")] = "mixtral",
     backend: BackendOption = None,

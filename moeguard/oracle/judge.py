@@ -58,11 +58,13 @@ class Judgement:
 class Judge:
     """Judges answers against one reference; what is shared by its answers (limits, twins) is computed once.
 
-    rows: the rows of an answer that the reference holds, int64 [n] ascending; None when it holds all.
+    rows: the rows of an answer that the reference holds, int64 [n] ascending; None when it holds all. rules: those that count,
+    None for all.
     """
 
-    def __init__(self, reference: Reference, limits: Limits | None = None, rows: Tensor | None = None) -> None:
-        self.reference, self.rows = reference, rows
+    def __init__(self, reference: Reference, limits: Limits | None = None, rows: Tensor | None = None,
+                 rules: frozenset[str] | None = None) -> None:
+        self.reference, self.rows, self.rules = reference, rows, rules
         self.limits = limits or Limits()
         self._twins: dict[int, np.ndarray[Any, np.dtype[np.float64]]] = {}
 
@@ -146,6 +148,7 @@ class Judge:
             failed.append("gain")
         if self._ratio(mean, numbers):
             failed.append("global")
+        failed = [rule for rule in failed if self.rules is None or rule in self.rules]
         if failed:
             numbers |= self._proof(y)
         return Judgement(tuple(failed), numbers)
@@ -171,7 +174,8 @@ class Judge:
             known, mean = np.asarray(energies) + self.reference.underflow, float(energy.sum()) / self.judged
             if mean > max(self.limits.ratio_floor**2, self.limits.twin_ratio(known, self.judged) ** 2 * float(known.mean())):
                 return True
-        if bool(((gain.value.abs() > gain.limit) & (gain.value.abs() > self.limits.ratio * gains)).any()):
+        exceeded = (gain.value.abs() > gain.limit) & (gain.value.abs() > self.limits.ratio * gains)
+        if "gain" in judgement.failed and bool(exceeded.any()):
             return True
         for rule in rules:
             count = self.plan.count[rule]
@@ -186,7 +190,7 @@ class Judge:
         A kernel that keeps more bits than its recipe asks for is not wrong; what it declares is.
         """
         for numerics in self.reference.numerics.finer_variants():
-            if Judge(make_reference(self.reference.problem, numerics), self.limits, self.rows).judge(answer).passed:
+            if Judge(make_reference(self.reference.problem, numerics), self.limits, self.rows, self.rules).judge(answer).passed:
                 return numerics
         return None
 

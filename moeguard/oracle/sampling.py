@@ -1,7 +1,8 @@
 """A sampled oracle for large batches: some token rows, all columns; and rows outside of the sample that stand out.
 
 With n rows drawn at random, a defect on a share f of the rows is missed with probability at most (1 - f)**n. A defect of one
-execution alone is found among all rows: what differs most from another execution, or is not finite, goes to the oracle too.
+execution alone is found among all rows: what differs most from another execution, or is not finite, goes to the oracle too. Where
+no element is proof, a row that is wrong as a whole must be wrong with another seed as well, as everywhere.
 """
 
 from __future__ import annotations
@@ -19,21 +20,29 @@ from moeguard.tensors.counter import Stream
 from moeguard.tensors.operand import Batch
 from moeguard.tensors.problem import Problem
 
-#: Rows of a batch from which on the oracle is sampled, and rows that are then drawn.
-SAMPLED_FROM, SAMPLE_ROWS = 2048, 512
+#: Rows of a batch from which on the oracle is sampled, and rows that are then drawn; and where another seed is asked.
+SAMPLED_FROM, SAMPLE_ROWS, WIDE_ROWS = 2048, 512, 8192
 #: Rows outside of the sample that one execution may send to the oracle.
 SUSPECTS = 32
 #: Differences of a row, in units of its largest element, are cut here.
 _FAR = 1e12
 #: Rules that such a row is judged by. They stood out among all rows, so rules about many rows would be biased.
-_ROW_RULES = ("finite", "element", "exact", "row")
+_ROW_RULES = frozenset({"finite", "element", "exact", "row"})
 
 
-def judge_of(problem: Problem, numerics: Numerics, *, whole: bool = False) -> Judge:
-    """The judge of ``problem``: of every row (if ``whole``), or from SAMPLED_FROM rows on of SAMPLE_ROWS of them."""
-    if whole or problem.flat_ids.shape[0] < SAMPLED_FROM:
+def judge_of(problem: Problem, numerics: Numerics) -> Judge:
+    """The judge of ``problem``: of every row, or from SAMPLED_FROM rows on of SAMPLE_ROWS of them."""
+    if problem.flat_ids.shape[0] < SAMPLED_FROM:
         return Judge(make_reference(problem, numerics))
-    rows = choose_rows(problem)
+    return _judge_of_rows(problem, numerics, choose_rows(problem))
+
+
+def wide_judge(problem: Problem, numerics: Numerics, rows: Tensor) -> Judge:
+    """The judge of ``rows`` and of WIDE_ROWS others, or of all."""
+    return _judge_of_rows(problem, numerics, torch.cat([rows, choose_rows(problem, WIDE_ROWS)]).unique())
+
+
+def _judge_of_rows(problem: Problem, numerics: Numerics, rows: Tensor) -> Judge:
     return Judge(make_reference(sampled(problem, rows), numerics), rows=rows)
 
 
@@ -85,16 +94,15 @@ def close_judge(problem: Problem, judge: Judge, rows: Tensor) -> Judge:
     """The judge of ``rows`` [n], which stood out. Levels are those of all rows, of which each is one."""
     share = len(rows) / problem.flat_ids.shape[0]
     limits: Limits = replace(judge.limits, alpha=judge.limits.alpha * share, first_look=judge.limits.first_look * share)
-    return Judge(make_reference(sampled(problem, rows), judge.reference.numerics), limits, rows)
+    return Judge(make_reference(sampled(problem, rows), judge.reference.numerics), limits, rows, _ROW_RULES)
 
 
 def judge_rows(close: Judge, answer: Tensor) -> Judgement:
     """What a ``close_judge`` says of ``answer`` [T, H] in its rows; what is soft has stood against more twins."""
     judgement = close.judge(answer)
-    only = Judgement(tuple(rule for rule in judgement.failed if rule in _ROW_RULES), judgement.numbers)
-    if not only.soft:
-        return only
-    return replace(only, confirmed=True) if close.confirms(answer, only) else Judgement((), judgement.numbers)
+    if not judgement.soft:
+        return judgement
+    return replace(judgement, confirmed=True) if close.confirms(answer, judgement) else Judgement((), judgement.numbers)
 
 
 def choose_rows(problem: Problem, count: int = SAMPLE_ROWS) -> Tensor:

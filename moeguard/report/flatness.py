@@ -135,20 +135,16 @@ def judge(events: Iterable[Event]) -> Flatness:
 
 
 def _trends(points: Sequence[Usage]) -> Iterable[Trend]:
-    sizes: tuple[tuple[str, Callable[[Usage], int | None]], ...] = (
-        ("memory", lambda one: one.resident), ("GPU memory reserved", _reserved))
-    for what, of in sizes:
+    sizes: tuple[tuple[str, Callable[[Usage], int | None], bool], ...] = (
+        ("memory", lambda one: one.resident, False), ("GPU memory reserved", lambda one: one.gpu_reserved, True))
+    for what, of, independent in sizes:
         known = [(one.seconds, value / MIB) for one in points if (value := of(one)) is not None]
         if len(known) == len(points):
-            yield _trend(what, "MiB", known, MOST_MEMORY, independent=of is _reserved)
+            yield _trend(what, "MiB", known, MOST_MEMORY, independent=independent)
     spent = costs(points)
     if len(spent) >= 2:
         what = f"{'CPU time' if points[0].gpu_reserved is None else 'time'} per execution"
         yield _trend(what, "ms", spent, MOST_COST, independent=True)
-
-
-def _reserved(usage: Usage) -> int | None:
-    return usage.gpu_reserved
 
 
 def costs(points: Sequence[Usage]) -> list[tuple[float, float]]:
@@ -161,7 +157,7 @@ def costs(points: Sequence[Usage]) -> list[tuple[float, float]]:
 
 
 def _trend(what: str, unit: str, values: Sequence[tuple[float, float]], limit: float, *, independent: bool = False) -> Trend:
-    """independent: each value follows from its interval alone, so that chance can be told by ranks."""
+    """independent: each value follows from the cases about its time alone, so that chance can be told by ranks."""
     middle = len(values) // 2
     first, second = ([value for _, value in half] for half in (values[:middle], values[middle:]))
     step = -(-len(values) // SLOPE_POINTS)

@@ -99,15 +99,15 @@ def store_exact(case: Case, stream: Stream, label: str, value: Tensor) -> Operan
     largest = (exponent - 1).clamp_min(0)
     power = (largest - _drawn(case, stream, label, 0, 3)).to(torch.int32)
     code = torch.ldexp(groups, -power[..., None]).flatten(-2)
-    data = _encode(recipe, code)
-    if recipe.weight_scale == "e8m0_1x32":
-        return Operand(data, exponent_byte(power), format=recipe.weight_format)
-    real = torch.ldexp(torch.ones(power.shape, device=power.device), power)
-    if recipe.weight_scale == "bf16_1x128":
-        return Operand(data, encode(real, "bf16"), format=recipe.weight_format)
-    experts = range(case.first_expert, case.first_expert + case.experts_local)
-    whole = torch.exp2(stream.integers(f"{label}-global", 1, 0, 3, rows=experts).to(torch.float32))
-    return Operand(data, encode(real / whole.view(-1, 1, 1), "e4m3"), whole.reshape(-1), recipe.weight_format)
+    scale, whole = exponent_byte(power), None
+    if recipe.weight_scale != "e8m0_1x32":
+        scale = torch.ldexp(torch.ones(power.shape, device=power.device), power)
+        if recipe.weight_scale == "e4m3_1x16":
+            experts = range(case.first_expert, case.first_expert + case.experts_local)
+            whole = torch.exp2(stream.integers(f"{label}-global", 1, 0, 3, rows=experts).to(torch.float32)).reshape(-1)
+            scale = scale / whole.view(-1, 1, 1)
+        scale = encode(scale, "bf16" if whole is None else "e4m3")
+    return Operand(_encode(recipe, code), scale, whole, recipe.weight_format)
 
 
 def _drawn(case: Case, stream: Stream, label: str, low: int, high: int) -> Tensor:

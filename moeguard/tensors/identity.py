@@ -1,4 +1,5 @@
-"""Which cases have the same weights: content depends on the case without tokens, routing and inputs, and on ``seed % BANK``."""
+"""Which cases have the same weights: content depends on the case without tokens, routing and inputs, and of the seed on what
+``same_weights`` leaves."""
 
 from __future__ import annotations
 

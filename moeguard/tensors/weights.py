@@ -48,7 +48,7 @@ class WeightBank:
         return self._held.counters()
 
     def _make(self, case: Case, device: torch.device | str) -> Weights:
-        """Made from the case, or as a view of what is held: of an EP rank the whole layer, of edited scales the normal ones."""
+        """Made from the case, or from what is held: an EP rank copied from the whole layer, edited scales on the normal codes."""
         if case.parallel.ep_size > 1:
             whole = self._held.peek(_held_key(case.with_(parallel={"ep_size": 1, "ep_rank": 0}), device))
             if whole is not None:
@@ -104,7 +104,8 @@ def make_weights(case: Case, device: torch.device | str = "cpu", *, codes: Weigh
         if not case.weights.bias:
             return None
         value = encode(stream.normal(f"{label}-bias", size, rows=experts) * scale, RECIPES[case.recipe].output).float()
-        return Operand(value if label == "down" else value[:, part].contiguous(), format="float32")
+        mine = value if label == "down" else value[:, part].clone(memory_format=torch.contiguous_format)
+        return Operand(mine, format="float32")
 
     input_scale, intermediate_scale = _static_scales(case, device)
     gated = case.activation.gated
