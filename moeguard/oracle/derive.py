@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from moeguard.oracle.reference import Reference
-from moeguard.oracle.slots import make_slots
+from moeguard.oracle.reference import Reference, sums_inside
+from moeguard.oracle.slots import Slots, make_slots
 from moeguard.quant.formats import FORMATS
 from moeguard.tensors.problem import Problem
 
@@ -27,7 +27,7 @@ def scaled(reference: Reference, factor: float, problem: Problem) -> Reference:
     slots = replace(reference.slots, weight=reference.slots.weight * factor)
     return replace(reference, problem=problem, slots=slots, y=y, deviation=deviation,
                    swing=None if reference.swing is None else reference.swing * factor,
-                   defined=_still_defined(reference, y, deviation))
+                   defined=_still_defined(reference, slots, y, deviation))
 
 
 def selected(reference: Reference, tokens: Tensor, problem: Problem) -> Reference:
@@ -53,12 +53,12 @@ def without_slot(reference: Reference, rank: Tensor, problem: Problem) -> Refere
         step = max(step, FORMATS["bf16"].roundoff) * (problem.flat_ids.shape[1] + 1)
     deviation = (reference.deviation.square() + y.square() * (step**2 / 3)).sqrt_()
     return replace(reference, problem=problem, slots=weights, y=y, deviation=deviation,
-                   defined=_still_defined(reference, y, deviation))
+                   defined=_still_defined(reference, weights, y, deviation))
 
 
-def _still_defined(reference: Reference, y: Tensor, deviation: Tensor) -> Tensor | None:
-    """Where the reference was defined and the new answer stays inside the output format; None when everywhere."""
-    inside = y.abs() + 8 * deviation < reference.output.maximum
+def _still_defined(reference: Reference, slots: Slots, y: Tensor, deviation: Tensor) -> Tensor | None:
+    """Where the reference was defined and the new sums stay inside their formats; None when everywhere."""
+    inside = sums_inside(slots, reference.expert_output, y, deviation, reference.numerics, reference.output)
     defined = inside if reference.defined is None else inside & reference.defined
     return None if bool(defined.all()) else defined
 

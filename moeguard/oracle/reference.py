@@ -217,13 +217,10 @@ def _defined(slots: Slots, raw: Tensor, projected: Tensor, reach: Tensor, output
     projected [S, I]: the larger of gate and up. reach [S]: no partial sum of a slot's second product, scaled or not, is
     larger (Cauchy-Schwarz).
     """
-    inside = y.abs() + 8 * deviation < form.maximum
+    inside = sums_inside(slots, output, y, deviation, numerics, form)
     if numerics.expert_output != "none":
         too_large = output.abs() > FORMATS[numerics.expert_output].maximum * 0.9
         inside &= slots.combine(too_large.double()) == 0
-    if numerics.combine != "fp32":
-        narrow = form if numerics.combine == "output" else FORMATS["bf16"]
-        inside &= slots.combine((output * slots.weight[:, None]).abs_()) + 8 * deviation < narrow.maximum
     last = numerics.intermediate.split("+")[0]
     ceiling = FORMATS[last].maximum if last in ("bf16", "fp16") else FORMATS["float32"].maximum
     overflow = (raw.abs() > ceiling * 0.99).any(1) | (reach > FORMATS["float32"].maximum / 2)
@@ -232,3 +229,12 @@ def _defined(slots: Slots, raw: Tensor, projected: Tensor, reach: Tensor, output
     if bool(overflow.any()):
         inside &= ~(slots.combine(overflow.double()) > 0)[:, None]
     return None if bool(inside.all()) else inside
+
+
+def sums_inside(slots: Slots, output: Tensor, y: Tensor, deviation: Tensor, numerics: Numerics, form: Format) -> Tensor:
+    """Where the answer, and the partial sums of a combine in low precision, stay inside their formats, bool [T, H]."""
+    inside = y.abs() + 8 * deviation < form.maximum
+    if numerics.combine != "fp32":
+        narrow = form if numerics.combine == "output" else FORMATS["bf16"]
+        inside &= slots.combine((output * slots.weight[:, None]).abs_()) + 8 * deviation < narrow.maximum
+    return inside

@@ -166,12 +166,15 @@ def _answers(reference: Reference, recipe: Numerics, moves: _Moves, generator: t
 def finish(output: Tensor, slots: Slots, numerics: Numerics, reference: Reference, generator: torch.Generator) -> Tensor:
     """Expert outputs [n, S, H] to rounded answers [n, T, H] by the declared expert-output, combine and output rounding.
 
-    A combine in low precision adds the experts of a token in a random order.
+    An expert's output is rounded before or behind its routing weight, half of the twins each. A combine in low precision adds the
+    experts of a token in a random order.
     """
     form = reference.output.name
-    if numerics.expert_output != "none":
-        output, _ = fake_quantize(output, numerics.expert_output)
     weighted = output * slots.weight[:, None]
+    if numerics.expert_output != "none":
+        early = torch.rand(output.shape[0], 1, 1, device=output.device, generator=generator) < 0.5
+        weighted = torch.where(early, fake_quantize(output, numerics.expert_output)[0] * slots.weight[:, None],
+                               fake_quantize(weighted, numerics.expert_output)[0])
     total = output.new_zeros(output.shape[0], *reference.y.shape)
     if numerics.combine == "fp32":
         return round_to(total.index_add_(1, slots.token, weighted), form)
