@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from moeguard.backends.protocol import Traits
-from moeguard.core.case import Case
+from moeguard.core.case import REPEATING, Case
 
 #: Trait that speaks of each routing probe.
-_TRAIT = {"duplicate_ids": "duplicate_ids", "nan_logits": "duplicate_ids", "invalid_ids": "invalid_ids"}
+_TRAIT = dict.fromkeys(REPEATING, "duplicate_ids") | {"invalid_ids": "invalid_ids"}
 
 
 def trait_of(case: Case) -> str | None:
@@ -15,7 +15,7 @@ def trait_of(case: Case) -> str | None:
         return "zero_tokens"
     if case.activation_format == "batched":
         return None
-    if case.shape.top_k == 1 and case.routing.kind in ("duplicate_ids", "nan_logits"):
+    if case.shape.top_k == 1 and case.routing.kind in REPEATING:
         return None
     return _TRAIT.get(case.routing.kind)
 

@@ -123,8 +123,9 @@ def sharded(session: Session) -> None:
         if not run.ok:
             return
         declared &= run.judgement.passed
-        total += subject.judge(session.numerics(shard, None)).cut(run.answer).double()
-        variance += subject.judge(session.numerics(shard, None)).reference.deviation.square()
+        mine = subject.judge(session.numerics(shard, None))
+        total += mine.cut(run.answer).double()
+        variance += mine.reference.deviation.square()
     if not declared:  # right by finer rounding points than the whole is judged by here
         return
     judge = base.judge(session.numerics(case, None))

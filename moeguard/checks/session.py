@@ -205,10 +205,10 @@ class Session:
             judge = judge or subject.judge(self.numerics(problem.case, tactic))
             judgement = judge.judge(answer)
             ok = judgement.passed or self.confirmation.excused(check, tactic, judge, answer, judgement)
-        if ok and refused is None and judge is not None and judge.rows is not None:
-            outside = outside_sample(self, check, tactic, subject, answer)
-            ok, judgement = outside.passed, judgement if outside.passed else outside
-            judgement = replace(judgement, numbers=judgement.numbers | {"sampled_rows": len(judge.rows)})
+            if ok and judge.rows is not None:
+                outside = outside_sample(self, check, tactic, subject, answer)
+                ok, judgement = outside.passed, judgement if outside.passed else outside
+                judgement = replace(judgement, numbers=judgement.numbers | {"sampled_rows": len(judge.rows)})
         if not ok and not broken and not quiet:
             self._wrong(check, role, tactic, wrong, judgement, subject, answer)
         outcome = "refused" if refused else "ok" if ok else "finding"

@@ -18,6 +18,8 @@ SCHEMA = 1
 LARGEST_FILE = 1 << 20
 GATED = ("swiglu", "geglu", "geglu_tanh", "swiglu_oai")
 PROBES = ("duplicate_ids", "invalid_ids", "nan_logits", "all_negative_logits")
+#: Probes that give a token one expert several times, which needs K of 2 or more.
+REPEATING = ("duplicate_ids", "nan_logits")
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]

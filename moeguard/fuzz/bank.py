@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from moeguard.core.case import PROBES, Case
+from moeguard.core.case import PROBES, REPEATING, Case
 from moeguard.fuzz.boundaries import EP_SIZES, TOKENS, within
 from moeguard.fuzz.fields import EMPTY, INPUTS, LAYOUTS, METHODS, SEEDS, draw_routing, draw_scales, shares
 from moeguard.fuzz.profiles import Profile
@@ -62,7 +62,7 @@ def _view(draw: DrawFn, profile: Profile, entry: Case, probes: bool) -> Case:
     changes: dict[str, Any] = _edit(draw, entry, draw(pick(_EDITED)))
     case = entry.with_(**changes)
     routing = draw_routing(draw, probes and case.activation_format == "standard")
-    if routing in ("duplicate_ids", "nan_logits") and case.shape.top_k < 2:
+    if routing in REPEATING and case.shape.top_k < 2:
         routing = "invalid_ids"
     grouped = case.shape.num_experts % 4 == 0 and 2 * case.shape.top_k <= case.shape.num_experts
     methods = tuple(one for one in METHODS if grouped or one != "grouped_topk")

@@ -13,7 +13,7 @@ from functools import lru_cache
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from moeguard.core.case import PROBES, Case
+from moeguard.core.case import PROBES, REPEATING, Case
 from moeguard.core.errors import UnknownNameError
 from moeguard.core.recipe import RECIPES
 from moeguard.fuzz.boundaries import TOP_K
@@ -58,7 +58,7 @@ def _case(draw: DrawFn, profile: Profile, recipes: tuple[str, ...], probes: bool
     groups = 4 if method == "grouped_topk" else 1
     parallel = draw_parallel(draw, profile, mode, units[0], groups)
     batched = routing not in PROBES and parallel["tp_size"] == 1 and draw(pick(FORMATS)) == "batched"
-    least_top_k = 2 if routing in ("duplicate_ids", "nan_logits") else 1
+    least_top_k = 2 if routing in REPEATING else 1
     single = method == "llama4_sigmoid" and least_top_k == 1 and draw(integer(0, 7)) < 7
     demands = Demands(
         ep_size=parallel["ep_size"], tp_size=parallel["tp_size"], least_top_k=least_top_k,

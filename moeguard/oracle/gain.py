@@ -92,7 +92,8 @@ class GainRule:
         exact for the whole answer and for an expert's own slots. Everything else: see _apart.
         """
         reference, slots = self._reference, self._reference.slots
-        influence = (slots.weight * slots.together()).abs()[:, None]
+        together = slots.together()
+        influence = (slots.weight * together).abs()[:, None]
         variance = hidden_variance(reference.numerics, reference.hidden, reference.hidden_scale, reference.noise,
                                    reference.edges) * influence
         down, seen = reference.problem.weights.down, self._inverse[slots.token]
@@ -102,21 +103,19 @@ class GainRule:
 
         whole = through(self._whole[slots.token]).sum()[None]
         own = self._sum_by_expert(through(self._parts))
-        total = torch.cat([whole, own]) + self._apart()
+        total = torch.cat([whole, own]) + self._apart(slots.copies(together))
         if reference.swing is not None:  # all at once
             at_once = reference.swing * seen
             own = self._sum_by_expert((at_once * self._parts).sum(1))
             total += torch.cat([(at_once * self._whole[slots.token]).sum()[None], own]).square()
         return total.sqrt() / self._power.clamp_min(1e-300)
 
-    def _apart(self) -> Tensor:
+    def _apart(self, copies: Tensor) -> Tensor:
         """Variance of the roundings of expert outputs, combine and answer along each direction, [1 + experts].
 
         Those of different elements are independent; copies of an expert share theirs. Exact operands have few values, and equal
         values are rounded alike.
         """
-        slots = self._reference.slots
         if self._reference.problem.case.exact:
             return torch.cat([self._whole.abs().sum()[None], self._sum_by_expert(self._parts.abs().sum(1))]).square()
-        copies = (slots.together() / slots.weight).abs().nan_to_num(1.0, posinf=1.0)
         return torch.cat([self._whole.square().sum()[None], self._sum_by_expert(self._parts.square().sum(1) * copies)])

@@ -117,8 +117,7 @@ def make_reference(problem: Problem, numerics: Numerics) -> Reference:
     unit_energy = column_energy(weights.down, slots)[slots.expert] * influence[:, None]
     fraction = (shared / deviation.square()).mean(1)
     coherent = None if edge is None else edge.square() * unit_energy
-    copies = (together / slots.weight).abs_().nan_to_num_(1.0, posinf=1.0)
-    freedom = _freedom(slots, variance_hidden * unit_energy, coherent, copies, fraction, case.shape.hidden_size)
+    freedom = _freedom(slots, variance_hidden * unit_energy, coherent, slots.copies(together), fraction, case.shape.hidden_size)
     longest = row_norms(weights.down, slots).amax(1)[slots.expert]
     if weights.down.scale is not None:  # a kernel may sum codes and scale the sum, the row's scale first
         codes = weights.down.maximum * (FORMATS["e4m3"].maximum if weights.down.global_scale is not None else 1.0)

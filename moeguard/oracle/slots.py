@@ -50,6 +50,10 @@ class Slots:
         key = self.token * (int(self.expert.max()) + 1) + self.expert
         return self.weight.new_zeros(int(key.max()) + 1).index_add_(0, key, self.weight)[key]
 
+    def copies(self, together: Tensor) -> Tensor:
+        """How often a token has each slot's expert, float64 [S], from what ``together`` returned."""
+        return (together / self.weight).abs_().nan_to_num_(1.0, posinf=1.0)
+
     def leaders(self) -> Tensor | None:
         """For each slot the first slot with the same token and expert, int64 [S]; None when there are no duplicates."""
         key = self.token * (int(self.expert.max()) + 1) + self.expert if self.count else self.token

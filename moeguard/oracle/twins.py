@@ -173,8 +173,8 @@ def finish(output: Tensor, slots: Slots, numerics: Numerics, reference: Referenc
     weighted = output * slots.weight[:, None]
     if numerics.expert_output != "none":
         early = torch.rand(output.shape[0], 1, 1, device=output.device, generator=generator) < 0.5
-        weighted = torch.where(early, fake_quantize(output, numerics.expert_output)[0] * slots.weight[:, None],
-                               fake_quantize(weighted, numerics.expert_output)[0])
+        rounded, _ = fake_quantize(torch.where(early, output, weighted), numerics.expert_output)
+        weighted = torch.where(early, rounded * slots.weight[:, None], rounded)
     total = output.new_zeros(output.shape[0], *reference.y.shape)
     if numerics.combine == "fp32":
         return round_to(total.index_add_(1, slots.token, weighted), form)
