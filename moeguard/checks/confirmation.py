@@ -20,11 +20,12 @@ SECOND_SEED = 1
 class Confirmation:
     """Excuses of one session, each asked for once. final: nothing is excused, as on the second seed itself."""
 
-    def __init__(self, session: Session, *, final: bool = False) -> None:
-        self._session, self._final = session, final
+    def __init__(self, *, final: bool = False) -> None:
+        self._final = final
         self._stood: dict[tuple[object, ...], bool] = {}
 
-    def excused(self, check: str, tactic: Hashable | None, judge: Judge, answer: Tensor, judgement: Judgement) -> bool:
+    def excused(self, session: Session, check: str, tactic: Hashable | None, judge: Judge, answer: Tensor,
+                judgement: Judgement) -> bool:
         """Whether a finer recipe explains the answer, or more twins and a second seed do not confirm a soft exceedance.
 
         judge: the one that ``judgement`` is from.
@@ -33,36 +34,38 @@ class Confirmation:
             return False
         key = (str(tactic), judgement.failed, judgement.numbers.get("worst_row") if judgement.confirmed else None)
         if key not in self._stood:
-            self._stood[key] = self._stands(check, tactic, judge, answer, judgement)
+            self._stood[key] = _stands(session, check, tactic, judge, answer, judgement)
         return not self._stood[key]
 
-    def _stands(self, check: str, tactic: Hashable | None, judge: Judge, answer: Tensor, judgement: Judgement) -> bool:
-        session, rules = self._session, ", ".join(judgement.failed)
-        if judgement.soft and not judge.confirms(answer, judgement):
-            session.note(f"rule {rules}", "a first-look exceedance was not confirmed by more twins")
-            return False
-        finer = judge.explained_by_finer(answer)
-        if finer is not None:
-            session.note("numerics", f"keeps more bits than declared (intermediate {finer.intermediate}, expert_output "
-                                     f"{finer.expert_output}, combine {finer.combine})")
-            return False
-        if judgement.soft and not self._on_second_seed(check, tactic, judge.rows if judgement.confirmed else None):
-            session.note(f"rule {rules}", "a first-look exceedance was not confirmed by a second seed")
-            return False
-        return True
 
-    def _on_second_seed(self, check: str, tactic: Hashable | None, outside: Tensor | None) -> bool:
-        """Whether the case with another seed is wrong too. outside: rows that only another answer told from the others, so that
-        these and many more are judged there."""
-        case = self._session.case
-        other = self._session.beside(case.with_(seed=case.seed + SECOND_SEED))
-        other.confirmation = Confirmation(other, final=True)
-        again = other.execute(check, "second seed", tactic=tactic, quiet=True)
-        numerics, judgement = other.numerics(other.case, tactic), again.judgement
-        if outside is None:
-            judge = other.base.judge(numerics)
-        else:
-            rows = other.base.problem.flat_ids.shape[0]
-            judge = wide_judge(other.base.problem, numerics, outside[outside < rows])
-            judgement = judge.judge(again.answer)
-        return not (judgement.passed or (judgement.soft and not judge.confirms(again.answer, judgement)))
+def _stands(session: Session, check: str, tactic: Hashable | None, judge: Judge, answer: Tensor, judgement: Judgement) -> bool:
+    rules = ", ".join(judgement.failed)
+    if judgement.soft and not judge.confirms(answer, judgement):
+        session.note(f"rule {rules}", "a first-look exceedance was not confirmed by more twins")
+        return False
+    finer = judge.explained_by_finer(answer)
+    if finer is not None:
+        session.note("numerics", f"keeps more bits than declared (intermediate {finer.intermediate}, expert_output "
+                                 f"{finer.expert_output}, combine {finer.combine})")
+        return False
+    if judgement.soft and not _on_second_seed(session, check, tactic, judge.rows if judgement.confirmed else None):
+        session.note(f"rule {rules}", "a first-look exceedance was not confirmed by a second seed")
+        return False
+    return True
+
+
+def _on_second_seed(session: Session, check: str, tactic: Hashable | None, outside: Tensor | None) -> bool:
+    """Whether the case with another seed is wrong too. outside: rows that only another answer told from the others, so that
+    these and many more are judged there."""
+    case = session.case
+    other = session.beside(case.with_(seed=case.seed + SECOND_SEED))
+    other.confirmation = Confirmation(final=True)
+    again = other.execute(check, "second seed", tactic=tactic, quiet=True)
+    numerics, judgement = other.numerics(other.case, tactic), again.judgement
+    if outside is None:
+        judge = other.base.judge(numerics)
+    else:
+        rows = other.base.problem.flat_ids.shape[0]
+        judge = wide_judge(other.base.problem, numerics, outside[outside < rows])
+        judgement = judge.judge(again.answer)
+    return not (judgement.passed or (judgement.soft and not judge.confirms(again.answer, judgement)))

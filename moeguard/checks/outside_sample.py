@@ -34,7 +34,7 @@ def outside_sample(session: Session, check: str, tactic: Hashable | None, subjec
         if numerics not in judges:
             judges[numerics] = close_judge(problem, subject.judge(numerics), rows)
         judgement = judge_rows(judges[numerics], one)
-        return Judgement() if session.confirmation.excused(check, of, judges[numerics], one, judgement) else judgement
+        return Judgement() if session.confirmation.excused(session, check, of, judges[numerics], one, judgement) else judgement
 
     judgement = close(answer, tactic)
     if known is None:

@@ -79,7 +79,7 @@ class Session:
         self.notes: list[Noted] = []
         self.executions = 0
         self._pattern = 0
-        self.confirmation = Confirmation(self)
+        self.confirmation = Confirmation()
         self._seen: set[tuple[str, str | None, str | None]] = set()
         self._numerics: dict[tuple[str, Hashable | None], Numerics] = {}
         self._traits: dict[Hashable | None, Traits] = {}
@@ -191,7 +191,7 @@ class Session:
         except (Exception, SystemExit) as error:
             if not isinstance(error, refusals):
                 self.crash("run", error, tactic, check, subject.workspace_bytes)
-            refused = error
+            refused = error.with_traceback(None)  # its frames hold the session, and would hold themselves
         seconds = time.perf_counter() - start
         broken = self._memory(check, tactic, buffer, out, workspace, inputs, returned, refused)
         if refused is None and not broken:
@@ -204,7 +204,7 @@ class Session:
         if ok and refused is None:
             judge = judge or subject.judge(self.numerics(problem.case, tactic))
             judgement = judge.judge(answer)
-            ok = judgement.passed or self.confirmation.excused(check, tactic, judge, answer, judgement)
+            ok = judgement.passed or self.confirmation.excused(self, check, tactic, judge, answer, judgement)
             if ok and judge.rows is not None:
                 outside = outside_sample(self, check, tactic, subject, answer)
                 ok, judgement = outside.passed, judgement if outside.passed else outside

@@ -101,7 +101,7 @@ def tuned_choice(session: Session, blamed: str | None = None) -> Hashable | None
         try:
             return usable(session.backend.tune(base.prepared, base.problem.batch))
         except VacuousTuning as vacuous:
-            return vacuous
+            return vacuous.with_traceback(None)  # its frames hold it
 
     choice: Hashable | VacuousTuning | None = session.guarded("tune", ask, blamed, "tuned")
     if isinstance(choice, VacuousTuning):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import secrets
 import time
@@ -51,9 +52,12 @@ class Meter:
 
 
 def give_back() -> None:
-    """Return free memory to the system, and what torch's cache holds of a GPU: what lies between tensors of many sizes would
-    pile up (glibc's malloc_trim).
+    """Free what only cycles of references hold, and return free memory to the system, and what torch's cache holds of a GPU.
+
+    Python looks for old cycles seldom, however many bytes of tensors hang on them; a backend may leave some in every call. What
+    lies between tensors of many sizes would pile up (glibc's malloc_trim).
     """
+    gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     with contextlib.suppress(AttributeError, OSError):

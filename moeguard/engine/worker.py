@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import signal
@@ -87,6 +88,7 @@ def main(connection: Connection, settings: Settings) -> None:
                 registry.register(kind())
         resources = Resources(settings.device)
         link = _Link(connection, settings.device, Meter(settings.device, resources))
+        gc.freeze()  # what was imported stays, and need not be looked through each time
         connection.send("ready")
         while True:
             job: Job = connection.recv()

@@ -1,0 +1,61 @@
+"""What a scenario leaves in memory: nothing hangs on a cycle of references, which would hold its tensors for minutes."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from moeguard.backends.protocol import Backend
+from moeguard.backends.torch_reference import TorchReference
+from moeguard.checks import tactics
+from moeguard.checks.burst import burst
+from moeguard.checks.session import Execution, Session
+from moeguard.checks.subject import Resources
+from moeguard.core.case import Case
+from moeguard.engine.scenario import run_scenario
+from moeguard.mutants.broken_contract import RefusesLate
+from moeguard.mutants.catalogue import HEALTHY, MUTANTS
+
+SHAPE = {"num_tokens": 5, "hidden_size": 128, "intermediate_size": 128, "num_experts": 4, "top_k": 2}
+CASES = [Case.model_validate({"shape": SHAPE, **fields}) for fields in (
+    {}, {"recipe": "fp8_block", "seed": 1}, {"routing": {"kind": "invalid_ids"}}, {"routing": {"kind": "duplicate_ids"}})]
+
+#: One mutant for each way in which a scenario can end.
+ENDINGS = {kind.expected: kind for kind in MUTANTS if not kind.isolated}.values()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Only reference counts free anything."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("kind", [TorchReference, HEALTHY[0], RefusesLate, *ENDINGS], ids=lambda kind: kind.name)
+def test_a_session_goes_with_its_last_reference(kind: type[Backend], no_collector: None) -> None:
+    """However it ended: clean, with findings, refused or crashed."""
+    backend, resources = kind(), Resources()
+    for case in CASES:
+        session = run_scenario(backend, case, resources)
+        watched, kinds = weakref.ref(session), [finding.kind for finding in session.findings]
+        del session
+        assert watched() is None, kinds
+
+
+def test_nor_does_a_burst_keep_any(no_collector: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors alive do not grow with the number of scenarios."""
+    def short(session: Session, run: Execution, tactic: object, check: str) -> None:
+        burst(session, run, None, check, count=3)
+
+    monkeypatch.setattr(tactics, "burst", short)
+    resources, backend, alive = Resources(), HEALTHY[0](), []
+    for _ in range(4):
+        run_scenario(backend, CASES[0], resources)
+        alive.append(sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()))
+    assert alive[1] == alive[2] == alive[3]
