@@ -80,7 +80,7 @@ class _Seat:
 
     def launch(self) -> None:
         """Send the job, now or when the process is ready."""
-        if not self.worker.alive:
+        if not self.worker.alive or self.worker.grown:
             self.worker.start()
         if self.worker.ready and self.job is not None:
             try:

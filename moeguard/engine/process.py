@@ -19,7 +19,7 @@ from typing import Any
 from moeguard.checks.lost_device import DEVICE_LOST
 from moeguard.checks.session import Calling
 from moeguard.core.errors import HarnessError
-from moeguard.core.events import Event
+from moeguard.core.events import Event, Usage
 from moeguard.engine.probe import exit_name
 from moeguard.engine.worker import Job, Settings, WorkerError, main
 
@@ -29,6 +29,9 @@ REMEMBERED = 16
 STARTS = 5
 #: Seconds that a worker may take to start.
 START_TIMEOUT = 180.0
+#: Bytes that a process may take on after its first measurement, before another one takes its place: libraries keep what they
+#: compile for each shape, and a campaign meets shapes without end.
+GROWTH = 2 << 30
 #: How a worker process is started.
 CONTEXT: Any = multiprocessing.get_context("spawn")
 #: Signals that do not come from a fault in the process itself.
@@ -39,7 +42,8 @@ class WorkerProcess:
     """A process that runs jobs one after another; ``place`` is its number among its kin and settles its GPU.
 
     calling: the call into the backend that is under way. since: when something was last heard (monotonic seconds).
-    launched: the last jobs of this process, the present one at the end. ready: whether it takes jobs.
+    launched: the last jobs of this process, the present one at the end. ready: whether it takes jobs. grown: whether another
+    should take its place between two jobs.
     """
 
     def __init__(self, settings: Settings, place: int = 0) -> None:
@@ -50,6 +54,7 @@ class WorkerProcess:
         self.launched: deque[Job] = deque(maxlen=REMEMBERED)
         self.calling: Calling | None = None
         self.ready, self.since = False, 0.0
+        self.grown, self._resident = False, 0
 
     def start(self) -> None:
         """Start a fresh process, in the place of one that is gone or stuck; it says when it is ready."""
@@ -63,6 +68,7 @@ class WorkerProcess:
         self.calling = None
         self.launched.clear()
         self.ready, self.since = False, time.monotonic()
+        self.grown, self._resident = False, 0
 
     def leave(self) -> None:
         """Tell the process to end once it waits for a job."""
@@ -109,8 +115,14 @@ class WorkerProcess:
             self.calling = message
         else:
             assert isinstance(message, Event)
+            self._weigh(message)
             return message
         return None
+
+    def _weigh(self, event: Event) -> None:
+        if isinstance(event, Usage) and event.resident is not None:
+            self._resident = self._resident or event.resident
+            self.grown = event.resident > self._resident + GROWTH
 
     def check_start(self) -> None:
         """Raise HarnessError when the process takes too long to become ready."""

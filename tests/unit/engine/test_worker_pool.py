@@ -15,10 +15,10 @@ from commandline import Called
 
 from moeguard.core.case import Case
 from moeguard.core.errors import HarnessError
-from moeguard.core.events import Event, Executed, Found, Noted, Relaunched, ScenarioFinished
+from moeguard.core.events import Event, Executed, Found, Noted, Relaunched, ScenarioFinished, Usage
 from moeguard.core.finding import Finding
 from moeguard.engine.pool import PATIENCE, Pool
-from moeguard.engine.process import WorkerProcess, visible_device, visible_gpus
+from moeguard.engine.process import GROWTH, WorkerProcess, visible_device, visible_gpus
 from moeguard.engine.worker import Job, Settings, _Unfailing
 
 #: A healthy backend and others that misbehave in one way each.
@@ -110,6 +110,24 @@ def healthy(pool: Pool) -> None:
 
 def test_a_healthy_backend(pool: Pool) -> None:
     healthy(pool)
+
+
+def test_a_process_that_grew_too_much_is_replaced_before_the_next_job(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries keep what they compile for each shape; the first measurement is what growth is counted from."""
+    healthy(pool)
+    worker = pool._seats[0].worker
+    assert worker.process is not None
+    before = worker.process.pid
+    mine, theirs = multiprocessing.Pipe()
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "connection", mine)
+        for more, grown in ((0, False), (GROWTH, False), (GROWTH + 1, True)):
+            theirs.send(Usage(worker="w", scenarios=1, executions=1, seconds=1.0, cpu_seconds=1.0, resident=(1 << 30) + more,
+                              gpu_allocated=None, gpu_reserved=None, bank={}))
+            worker.receive()
+            assert worker.grown is grown
+    healthy(pool)
+    assert worker.process.pid != before and not worker.grown
 
 
 @pytest.mark.parametrize(("backend", "sentence"), [
