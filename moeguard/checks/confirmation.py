@@ -48,24 +48,26 @@ def _stands(session: Session, check: str, tactic: Hashable | None, judge: Judge,
         session.note("numerics", f"keeps more bits than declared (intermediate {finer.intermediate}, expert_output "
                                  f"{finer.expert_output}, combine {finer.combine})")
         return False
-    if judgement.soft and not _on_second_seed(session, check, tactic, judge.rows if judgement.confirmed else None):
+    if judgement.soft and not _on_second_seed(session, check, tactic, judge, wide=judgement.confirmed):
         session.note(f"rule {rules}", "a first-look exceedance was not confirmed by a second seed")
         return False
     return True
 
 
-def _on_second_seed(session: Session, check: str, tactic: Hashable | None, outside: Tensor | None) -> bool:
-    """Whether the case with another seed is wrong too. outside: rows that only another answer told from the others, so that
-    these and many more are judged there."""
-    case = session.case
+def _on_second_seed(session: Session, check: str, tactic: Hashable | None, judge: Judge, *, wide: bool) -> bool:
+    """Whether the case of ``judge``, which may be a partner of the session's, is wrong with another seed too.
+
+    wide: only another answer told the rows of ``judge`` from the others, so that these and many more are judged there.
+    """
+    case, outside = judge.reference.problem.case, judge.rows
     other = session.beside(case.with_(seed=case.seed + SECOND_SEED))
     other.confirmation = Confirmation(final=True)
     again = other.execute(check, "second seed", tactic=tactic, quiet=True)
     numerics, judgement = other.numerics(other.case, tactic), again.judgement
-    if outside is None:
-        judge = other.base.judge(numerics)
-    else:
+    if wide and outside is not None:
         rows = other.base.problem.flat_ids.shape[0]
         judge = wide_judge(other.base.problem, numerics, outside[outside < rows])
         judgement = judge.judge(again.answer)
+    else:
+        judge = other.base.judge(numerics)
     return not (judgement.passed or (judgement.soft and not judge.confirms(again.answer, judgement)))
