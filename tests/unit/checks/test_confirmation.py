@@ -1,4 +1,4 @@
-"""What becomes of a soft exceedance: it must come back on a second seed of the case that showed it, the session's or a partner's."""
+"""A soft exceedance must come back on a second seed of the case that showed it, the session's or that of a partner."""
 
 from __future__ import annotations
 
