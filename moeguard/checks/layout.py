@@ -6,7 +6,7 @@ that a checkpoint prepared for another release is answered with garbage where no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,16 +26,27 @@ def layout(session: Session) -> None:
     if type(session.backend).foreign_layouts is Backend.foreign_layouts:
         session.note("layout", "the backend has no foreign_layouts()")
         return
-    first, base = session.first, session.base
+    first = session.first
     if first is None or not first.ok or not first.judgement.numbers.get("elements"):
         return
+    subjects = _foreign(session)
+    if not subjects:
+        session.note("layout", "the backend names no weight layout of another release")
+    for name, subject in subjects.items():
+        with session.probing("layout_contract", f"weights {name}"):
+            _probe(session, name, subject)
+
+
+def _foreign(session: Session) -> dict[str, Subject]:
+    """The base with its weights in each foreign layout, by the layout's name."""
+    base = session.base
     foreign = session.guarded("foreign_layouts", lambda: _checked(
         session.backend.foreign_layouts(base.problem.weights, session.case)), check="layout")
-    if not foreign:
-        session.note("layout", "the backend names no weight layout of another release")
-    for name, prepared in foreign.items():
-        with session.probing("layout_contract", f"weights {name}"):
-            _probe(session, name, replace(base, prepared=prepared))
+    return {name: replace(base, prepared=prepared, stood={}, again=_named(name)) for name, prepared in foreign.items()}
+
+
+def _named(name: str) -> Callable[[Session], Subject]:
+    return lambda other: _foreign(other)[name]
 
 
 def _probe(session: Session, name: str, subject: Subject) -> None:

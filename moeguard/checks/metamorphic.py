@@ -14,10 +14,11 @@ from torch import Tensor
 
 from moeguard.checks.session import Session
 from moeguard.checks.subject import Subject
+from moeguard.core.case import Case
 from moeguard.oracle.partners import reordered, scaled, selected, without_slot
 from moeguard.oracle.sampling import judge_of
 from moeguard.tensors.operand import Operand, Weights
-from moeguard.tensors.problem import Problem, with_batch
+from moeguard.tensors.problem import with_batch
 
 #: Relations per scenario; they rotate with the seed. Those that need other weights come less often.
 PER_SCENARIO = 2
@@ -34,62 +35,76 @@ def metamorphic(session: Session) -> None:
 
 def permuted(session: Session) -> None:
     """Tokens in another order: the same rows in that order."""
-    base, tokens = session.base, session.case.shape.num_tokens
-    if tokens < 2:
+    if session.case.shape.num_tokens < 2:
         return
-    generator = torch.Generator().manual_seed(session.case.seed)
-    order = torch.randperm(tokens, generator=generator).to(base.problem.device)
+    subject, order = _permuted(session)
+    _invariant(session, _run(session, "tokens permuted", subject), order, "tokens permuted")
+
+
+def _permuted(session: Session) -> tuple[Subject, Tensor]:
+    base, case = session.base, session.case
+    generator = torch.Generator().manual_seed(case.seed)
+    order = torch.randperm(case.shape.num_tokens, generator=generator).to(base.problem.device)
     partner = with_batch(base.problem, base.problem.batch.rows(order))
-    subject = Subject(partner, base.prepared, lambda n: reordered(base.judge(n), order, partner),
-                      verified=base.verified_as(lambda answer: answer[order]))
-    answer = _run(session, "tokens permuted", subject)
-    _invariant(session, answer, order, "tokens permuted")
+    return Subject(partner, base.prepared, lambda n: reordered(base.judge(n), order, partner),
+                   verified=base.verified_as(lambda answer: answer[order]), again=lambda other: _permuted(other)[0]), order
 
 
 def alone(session: Session) -> None:
     """One token alone: the same row."""
-    base, tokens = session.base, session.case.shape.num_tokens
-    case = session.case.with_(shape={"num_tokens": 1})
-    if tokens < 2 or not session.support(case).supported:
+    if session.case.shape.num_tokens < 2 or not session.support(session.case.with_(shape={"num_tokens": 1})).supported:
         return
-    rows = base.judge(session.numerics(session.case, None)).rows  # a token that the oracle knows
-    number = session.case.seed % tokens if rows is None else int(rows[session.case.seed % len(rows)])
+    subject, token = _alone(session)
+    _invariant(session, _run(session, f"token {int(token)} alone", subject), token, "a token alone")
+
+
+def _alone(session: Session) -> tuple[Subject, Tensor]:
+    base, case = session.base, session.case
+    rows = base.judge(session.numerics(case, None)).rows  # a token that the oracle knows
+    number = case.seed % case.shape.num_tokens if rows is None else int(rows[case.seed % len(rows)])
     token = torch.tensor([number], device=base.problem.device)
-    partner = with_batch(base.problem, base.problem.batch.rows(token), case=case)
-    subject = Subject(partner, base.prepared, lambda n: selected(base.judge(n), number, partner))
-    answer = _run(session, f"token {int(token)} alone", subject)
-    _invariant(session, answer, token, "a token alone")
+    partner = with_batch(base.problem, base.problem.batch.rows(token), case=case.with_(shape={"num_tokens": 1}))
+    return Subject(partner, base.prepared, lambda n: selected(base.judge(n), number, partner),
+                   again=lambda other: _alone(other)[0]), token
 
 
 def doubled(session: Session) -> None:
     """Twice the routing weights: twice the answer."""
+    _run(session, "topk_weights doubled", _doubled(session))
+
+
+def _doubled(session: Session) -> Subject:
     base, batch = session.base, session.base.problem.batch
     assert batch.topk_weights is not None
     partner = with_batch(base.problem, replace(batch, topk_weights=batch.topk_weights * 2))
-    _run(session, "topk_weights doubled", Subject(
-        partner, base.prepared, lambda n: scaled(base.judge(n), 2.0, partner),
-        verified=base.verified_as(lambda answer: answer * 2)))
+    return Subject(partner, base.prepared, lambda n: scaled(base.judge(n), 2.0, partner),
+                   verified=base.verified_as(lambda answer: answer * 2), again=_doubled)
 
 
 def zeroed(session: Session) -> None:
     """One routing weight of each token set to zero: that expert's contribution is gone."""
+    if session.case.shape.top_k > 1:
+        _run(session, "one topk_weight zeroed", _zeroed(session))
+
+
+def _zeroed(session: Session) -> Subject:
     base, batch = session.base, session.base.problem.batch
-    assert batch.topk_weights is not None and batch.topk_ids is not None
-    if batch.topk_weights.shape[1] < 2:
-        return
+    assert batch.topk_weights is not None
     rank = torch.argmin(batch.topk_weights, dim=1)
     weights = batch.topk_weights.scatter(1, rank[:, None], 0.0)
     partner = with_batch(base.problem, replace(batch, topk_weights=weights))
-    _run(session, "one topk_weight zeroed", Subject(
-        partner, base.prepared, lambda n: without_slot(base.judge(n), rank, partner)))
+    return Subject(partner, base.prepared, lambda n: without_slot(base.judge(n), rank, partner), again=_zeroed)
 
 
 def relabelled(session: Session) -> None:
     """Experts renamed, ids and weights alike: the same answer."""
+    if session.case.experts_local > 1:
+        _run(session, "experts relabelled", _relabelled(session))
+
+
+def _relabelled(session: Session) -> Subject:
     base, case = session.base, session.case
     batch, local, first = base.problem.batch, case.experts_local, case.first_expert
-    if local < 2:
-        return
     assert batch.topk_ids is not None
     generator = torch.Generator().manual_seed(case.seed + 1)
     order = torch.randperm(local, generator=generator).to(base.problem.device)
@@ -101,7 +116,7 @@ def relabelled(session: Session) -> None:
     weights = _experts(base.problem.weights, order)
     partner = with_batch(base.problem, replace(batch, topk_ids=ids), weights=weights)
     prepared = session.guarded("prepare", lambda: session.backend.prepare(weights, case), None, "metamorphic")
-    _run(session, "experts relabelled", Subject(partner, prepared, base.judge, verified=base.verified))
+    return Subject(partner, prepared, base.judge, verified=base.verified, again=_relabelled)
 
 
 def sharded(session: Session) -> None:
@@ -113,12 +128,10 @@ def sharded(session: Session) -> None:
     total = torch.zeros_like(base.judge(session.numerics(case, None)).reference.y)
     variance, declared = torch.zeros_like(total), session.first.judgement.passed
     for rank in range(2):
-        shard = case.with_(parallel={"ep_size": 2, "ep_rank": rank})
+        shard = _shard_case(case, rank)
         if not session.support(shard).supported:
             return
-        weights = session.resources.bank.get(shard, session.resources.device)
-        problem = replace(base.problem, case=shard, weights=weights)
-        subject = _shard(session, problem)
+        subject = _shard(session, rank)
         run = session.execute("metamorphic", f"EP rank {rank} of 2", subject=subject, wrong="metamorphic")
         if not run.ok:
             return
@@ -134,6 +147,18 @@ def sharded(session: Session) -> None:
     if worst > 1.5 * judge.limits.element(judge.judged):
         session.report("metamorphic", "metamorphic", None, "the partial sums of two EP ranks do not add up to the whole",
                        {"relation": "EP shards", "max_z": worst})
+
+
+def _shard_case(case: Case, rank: int) -> Case:
+    return case.with_(parallel={"ep_size": 2, "ep_rank": rank})
+
+
+def _shard(session: Session, rank: int) -> Subject:
+    shard, resources = _shard_case(session.case, rank), session.resources
+    weights = resources.bank.get(shard, resources.device)
+    problem = replace(session.base.problem, case=shard, weights=weights)
+    prepared = session.guarded("prepare", lambda: resources.prepare(session.backend, shard, weights), None, "metamorphic")
+    return Subject(problem, prepared, lambda numerics: judge_of(problem, numerics), again=lambda other: _shard(other, rank))
 
 
 RELATIONS: tuple[Callable[[Session], None], ...] = (permuted, alone, doubled, relabelled, zeroed, sharded)
@@ -167,9 +192,3 @@ def _experts(weights: Weights, order: Tensor) -> Weights:
     return replace(weights, gate=operand(weights.gate), up=optional(weights.up), down=operand(weights.down),
                    gate_bias=optional(weights.gate_bias), up_bias=optional(weights.up_bias),
                    down_bias=optional(weights.down_bias))
-
-
-def _shard(session: Session, problem: Problem) -> Subject:
-    prepared = session.guarded("prepare", lambda: session.resources.prepare(session.backend, problem.case, problem.weights),
-                               None, "metamorphic")
-    return Subject(problem, prepared, lambda numerics: judge_of(problem, numerics))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from moeguard.checks.confirmation import excused
 from moeguard.checks.sentence import describe
 from moeguard.checks.subject import Subject, Verified
 from moeguard.core.numerics import Numerics
@@ -34,7 +35,7 @@ def outside_sample(session: Session, check: str, tactic: Hashable | None, subjec
         if numerics not in judges:
             judges[numerics] = close_judge(problem, subject.judge(numerics), rows)
         judgement = judge_rows(judges[numerics], one)
-        return Judgement() if session.confirmation.excused(session, check, of, judges[numerics], one, judgement) else judgement
+        return Judgement() if excused(session, check, of, subject, judges[numerics], one, judgement) else judgement
 
     judgement = close(answer, tactic)
     if known is None:

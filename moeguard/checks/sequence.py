@@ -17,7 +17,7 @@ def sequence(session: Session) -> None:
     first = session.first
     if first is None or not first.ok or session.base.problem.batch.topk_ids is None:
         return
-    other = _other(session.base)
+    other = _other(session)
     b = session.execute("sequence", "B", subject=other, quiet=True)
     if not b.ok:
         last = session.execute("sequence", "A again", quiet=True)
@@ -44,11 +44,12 @@ def _stale_or_racy(session: Session, first: Execution, last: Execution, other: S
                    {"differing": differing, "elements": first.answer.numel()})
 
 
-def _other(base: Subject) -> Subject:
+def _other(session: Session) -> Subject:
+    base = session.base
     problem = base.problem
     order = torch.arange(problem.output_shape[0] - 1, -1, -1, device=problem.device)
     swapped = problem.batch.rows(order)
     assert swapped.topk_weights is not None
     partner = with_batch(problem, replace(swapped, topk_weights=swapped.topk_weights * 2))
     return Subject(partner, base.prepared, lambda numerics: scaled(reordered(base.judge(numerics), order, partner), 2.0, partner),
-                   verified=base.verified_as(lambda answer: answer[order] * 2))
+                   verified=base.verified_as(lambda answer: answer[order] * 2), again=_other)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from moeguard.backends.protocol import Backend, Support, Traits
-from moeguard.checks.confirmation import Confirmation
+from moeguard.checks.confirmation import excused
 from moeguard.checks.declared import trait_of
 from moeguard.checks.exhausted import asked_for, beyond, exhausted
 from moeguard.checks.lost_device import settle
@@ -68,18 +68,20 @@ class Execution:
 
 
 class Session:
-    """Runs one scenario. ``emit`` receives events; ``entering`` a Calling before each call into the backend, None after it."""
+    """Runs one scenario. ``emit`` receives events; ``entering`` a Calling before each call into the backend, None after it.
+
+    final: it confirms what another session saw, and excuses nothing itself.
+    """
 
     def __init__(self, backend: Backend, case: Case, resources: Resources, *, scenario: int = 0,
                  emit: Callable[[Event], None] = lambda event: None,
-                 entering: Callable[[Calling | None], None] = lambda call: None) -> None:
+                 entering: Callable[[Calling | None], None] = lambda call: None, final: bool = False) -> None:
         self.backend, self.case, self.resources, self.scenario = backend, case, resources, scenario
-        self._emit, self.entering = emit, entering
+        self._emit, self.entering, self.final = emit, entering, final
         self.findings: list[Finding] = []
         self.notes: list[Noted] = []
         self.executions = 0
         self._pattern = 0
-        self.confirmation = Confirmation()
         self._seen: set[tuple[str, str | None, str | None]] = set()
         self._numerics: dict[tuple[str, Hashable | None], Numerics] = {}
         self._traits: dict[Hashable | None, Traits] = {}
@@ -204,7 +206,7 @@ class Session:
         if ok and refused is None:
             judge = judge or subject.judge(self.numerics(problem.case, tactic))
             judgement = judge.judge(answer)
-            ok = judgement.passed or self.confirmation.excused(self, check, tactic, judge, answer, judgement)
+            ok = judgement.passed or excused(self, check, tactic, subject, judge, answer, judgement)
             if ok and judge.rows is not None:
                 outside = outside_sample(self, check, tactic, subject, answer)
                 ok, judgement = outside.passed, judgement if outside.passed else outside
@@ -316,14 +318,15 @@ class Session:
                      "worst_column": int(columns[0]), "map": place_map(mask.double(), "unwritten")})
         return True
 
-    def beside(self, case: Case) -> Session:
+    def beside(self, case: Case, *, final: bool = False) -> Session:
         """A session on another case for this one's sake: its executions count here, its findings are not ours."""
         def relay(event: Event) -> None:
             if isinstance(event, Executed):
                 self.executions += event.count
                 self._emit(replace(event, number=self.executions))
 
-        return Session(self.backend, case, self.resources, scenario=self.scenario, emit=relay, entering=self.entering)
+        return Session(self.backend, case, self.resources, scenario=self.scenario, emit=relay, entering=self.entering,
+                       final=final)
 
     def _wrong(self, check: str, role: str, tactic: Hashable | None, wrong: Kind, judgement: Judgement, subject: Subject,
                answer: Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -23,6 +23,9 @@ from moeguard.tensors.operand import Weights
 from moeguard.tensors.problem import Problem, build_problem
 from moeguard.tensors.resident import CAPACITY, Resident
 from moeguard.tensors.weights import WeightBank, weight_bytes
+
+if TYPE_CHECKING:
+    from moeguard.checks.session import Session
 
 Value = TypeVar("Value")
 
@@ -44,7 +47,9 @@ class Verified:
 class Subject:
     """problem and prepared, with one judge for each set of rounding points that a tactic declares.
 
-    verified: a right answer, which others are compared with where the oracle is sampled; None before the first.
+    verified: a right answer, which others are compared with where the oracle is sampled; None before the first. again: what
+    follows in the same way from another session, None for its base. stood: exceedances that were looked at, and whether they
+    stood.
     """
 
     problem: Problem
@@ -54,6 +59,8 @@ class Subject:
     quick_judges: dict[Numerics, QuickJudge] = field(default_factory=dict)
     workspace_bytes: int | None = None
     verified: Verified | None = None
+    again: Callable[[Session], Subject] | None = None
+    stood: dict[tuple[object, ...], bool] = field(default_factory=dict)
 
     def verified_as(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Verified | None:
         """The right answer as ``change`` makes it, if there is one."""
@@ -94,16 +101,21 @@ class Recent(Generic[Value]):
 
 
 class _Prepared(NamedTuple):
-    """What a backend made of weights. bytes: of its tensors and of the weights, which it may refer to."""
+    """What a backend made of weights. bytes: of its tensors and of the weights, which it may refer to.
+
+    backend: held, so that its id, a part of the key, stays its own.
+    """
 
     value: Any
     bytes: int
+    backend: Backend
 
     @classmethod
-    def of(cls, value: Any, weights: Weights) -> _Prepared:
-        """``value`` with its size."""
+    def by(cls, backend: Backend, weights: Weights, case: Case) -> _Prepared:
+        """``backend.prepare`` with the size of what it returns."""
+        value = backend.prepare(weights, case)
         known = {tensor.untyped_storage().data_ptr() for tensor in weights.tensors().values()}
-        return cls(value, weight_bytes(weights) + _tensor_bytes(value, known))
+        return cls(value, weight_bytes(weights) + _tensor_bytes(value, known), backend)
 
 
 def _tensor_bytes(value: Any, known: set[int]) -> int:
@@ -137,7 +149,7 @@ class Resources:
         self._judges: Recent[dict[Numerics, Judge]] = Recent(kept)
         self._problems: Recent[Problem] = Recent(kept)
         self._digests: Recent[dict[str, int]] = Recent(4 * kept)
-        self._placed: Recent[dict[str, Moved]] = Recent(_LAYOUTS)
+        self._placed: Recent[tuple[Backend, dict[str, Moved]]] = Recent(_LAYOUTS)
         self._tuning_caps: dict[tuple[int, str], tuple[Backend, tuple[int, ...] | None]] = {}
 
     def problem(self, case: Case) -> Problem:
@@ -157,11 +169,11 @@ class Resources:
     def prepare(self, backend: Backend, case: Case, weights: Weights) -> Any:
         """``backend.prepare``, reused while weight content and every field that it may depend on are equal."""
         key = f"{_layout_key(backend, case)}|{weight_key(case)}"
-        return self._prepared.get(key, lambda: _Prepared.of(backend.prepare(weights, case), weights)).value
+        return self._prepared.get(key, lambda: _Prepared.by(backend, weights, case)).value
 
     def placed(self, backend: Backend, case: Case, examine: Callable[[], dict[str, Moved]]) -> dict[str, Moved]:
         """What ``examine`` said of layouts, by the name of the probe; asked once for all cases that are prepared alike."""
-        return self._placed.get(_layout_key(backend, case), examine)
+        return self._placed.get(_layout_key(backend, case), lambda: (backend, examine()))[1]  # its id stays its own
 
     def counters(self) -> dict[str, int]:
         """Hits, misses and bytes of weight sets and of prepared layouts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from moeguard.core.case import Case
 from moeguard.engine.scenario import run_scenario
 from moeguard.mutants.broken_contract import RefusesLate
 from moeguard.mutants.catalogue import HEALTHY, MUTANTS
+from moeguard.tensors.operand import Weights
 
 SHAPE = {"num_tokens": 5, "hidden_size": 128, "intermediate_size": 128, "num_experts": 4, "top_k": 2}
 CASES = [Case.model_validate({"shape": SHAPE, **fields}) for fields in (
@@ -59,3 +61,22 @@ def test_nor_does_a_burst_keep_any(no_collector: None, monkeypatch: pytest.Monke
         run_scenario(backend, CASES[0], resources)
         alive.append(sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()))
     assert alive[1] == alive[2] == alive[3]
+
+
+def test_nor_does_a_backend_leave_what_the_next_one_at_its_address_would_get(no_collector: None) -> None:
+    """Names and ids are used again; layouts that were prepared and examined are not."""
+    class Numbered(TorchReference):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def prepare(self, weights: Weights, case: Case) -> Any:
+            return self.number
+
+    resources = Resources()
+    weights = resources.bank.get(CASES[0])
+    for number in range(8):
+        backend = Numbered(number)
+        assert resources.prepare(backend, CASES[0], weights) == number
+        asked: list[int] = []
+        resources.placed(backend, CASES[0], lambda asked=asked: asked.append(1) or {})  # type: ignore[misc]
+        assert asked
