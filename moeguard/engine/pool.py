@@ -13,7 +13,7 @@ from moeguard.checks.session import Calling
 from moeguard.core.errors import HarnessError
 from moeguard.core.events import Event, Executed, Found, Noted, Relaunched, ScenarioFinished, Swept
 from moeguard.core.finding import Finding, Kind
-from moeguard.engine.process import WorkerProcess, out_of_memory_kills
+from moeguard.engine.process import GROWTH, WorkerProcess, out_of_memory_kills
 from moeguard.engine.queue import Queue, queue_of
 from moeguard.engine.worker import Job, Settings
 
@@ -60,8 +60,8 @@ class Workers(Protocol):
 class _Seat:
     """A worker process and the job that it holds."""
 
-    def __init__(self, settings: Settings, place: int) -> None:
-        self.place, self.worker = place, WorkerProcess(settings, place)
+    def __init__(self, place: int, worker: WorkerProcess) -> None:
+        self.place, self.worker = place, worker
         self.job: Job | None = None
 
     def take(self, job: Job | None) -> None:
@@ -90,11 +90,14 @@ class _Seat:
 
 
 class Pool:
-    """``count`` persistent workers of this host, started by spawn. timeout: seconds for one call into a backend."""
+    """``count`` persistent workers of this host, started by spawn. timeout: seconds for one call into a backend.
 
-    def __init__(self, settings: Settings, count: int = 1, timeout: float = 10.0) -> None:
+    growth: bytes that a worker may take on before it is replaced, None for any number.
+    """
+
+    def __init__(self, settings: Settings, count: int = 1, timeout: float = 10.0, growth: int | None = GROWTH) -> None:
         self._settings, self._timeout = settings, timeout
-        self._seats = [_Seat(settings, place) for place in range(count)]
+        self._seats = [_Seat(place, WorkerProcess(settings, place, growth)) for place in range(count)]
         self.left_out: list[str] = []
 
     def __enter__(self) -> Pool:
@@ -145,7 +148,7 @@ class Pool:
     def fresh(self, jobs: Sequence[Job]) -> list[list[Event]]:
         """Run ``jobs`` in a process of their own, see ``Workers.fresh``."""
         done: list[list[Event]] = []
-        with Pool(self._settings, 1, self._timeout) as pool:
+        with Pool(self._settings, 1, self._timeout, growth=None) as pool:
             for job in jobs:
                 done.append(pool.run_one(job))
                 if not pool._seats[0].worker.alive:

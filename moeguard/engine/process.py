@@ -42,13 +42,13 @@ class WorkerProcess:
     """A process that runs jobs one after another; ``place`` is its number among its kin and settles its GPU.
 
     calling: the call into the backend that is under way. since: when something was last heard (monotonic seconds).
-    launched: the last jobs of this process, the present one at the end. ready: whether it takes jobs. grown: whether another
-    should take its place between two jobs.
+    launched: the last jobs of this process, the present one at the end. ready: whether it takes jobs. grown: whether it took on
+    more than ``growth`` bytes, so that another should take its place between two jobs; never with None.
     """
 
-    def __init__(self, settings: Settings, place: int = 0) -> None:
+    def __init__(self, settings: Settings, place: int = 0, growth: int | None = GROWTH) -> None:
         self._settings = replace(settings, visible=visible_device(place, settings.gpus))
-        self._context = CONTEXT
+        self._context, self._growth = CONTEXT, growth
         self._killed = 0
         self.process: BaseProcess | None = None
         self.launched: deque[Job] = deque(maxlen=REMEMBERED)
@@ -120,9 +120,9 @@ class WorkerProcess:
         return None
 
     def _weigh(self, event: Event) -> None:
-        if isinstance(event, Usage) and event.resident is not None:
+        if self._growth is not None and isinstance(event, Usage) and event.resident is not None:
             self._resident = self._resident or event.resident
-            self.grown = event.resident > self._resident + GROWTH
+            self.grown = event.resident > self._resident + self._growth
 
     def check_start(self) -> None:
         """Raise HarnessError when the process takes too long to become ready."""

@@ -112,20 +112,24 @@ def test_a_healthy_backend(pool: Pool) -> None:
     healthy(pool)
 
 
-def test_a_process_that_grew_too_much_is_replaced_before_the_next_job(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries keep what they compile for each shape; the first measurement is what growth is counted from."""
+@pytest.mark.parametrize(("growth", "after"), [(GROWTH, [False, False, True]), (None, [False, False, False])])
+def test_a_process_grows_from_its_first_measurement_on(growth: int | None, after: list[bool], settings: Settings) -> None:
+    worker = WorkerProcess(settings, growth=growth)
+    worker.connection, theirs = multiprocessing.Pipe()
+    seen = []
+    for more in (0, GROWTH, GROWTH + 1):
+        theirs.send(Usage(worker="w", scenarios=1, executions=1, seconds=1.0, cpu_seconds=1.0, resident=(1 << 30) + more))
+        worker.receive()
+        seen.append(worker.grown)
+    assert seen == after
+
+
+def test_a_process_that_grew_is_replaced_before_the_next_job(pool: Pool) -> None:
+    """Libraries keep what they compile for each shape."""
     healthy(pool)
     worker = pool._seats[0].worker
     assert worker.process is not None
-    before = worker.process.pid
-    mine, theirs = multiprocessing.Pipe()
-    with monkeypatch.context() as patch:
-        patch.setattr(worker, "connection", mine)
-        for more, grown in ((0, False), (GROWTH, False), (GROWTH + 1, True)):
-            theirs.send(Usage(worker="w", scenarios=1, executions=1, seconds=1.0, cpu_seconds=1.0, resident=(1 << 30) + more,
-                              gpu_allocated=None, gpu_reserved=None, bank={}))
-            worker.receive()
-            assert worker.grown is grown
+    before, worker.grown = worker.process.pid, True
     healthy(pool)
     assert worker.process.pid != before and not worker.grown
 
