@@ -6,7 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from statistics import median
 
-from moeguard.checks.session import Execution, ScenarioAborted, Session
+from moeguard.checks.raised import ScenarioAborted
+from moeguard.checks.session import Execution, Session
 from moeguard.checks.tactics import force, tuned_choice
 from moeguard.checks.timing import time_calls
 from moeguard.checks.values import values, weights_watched

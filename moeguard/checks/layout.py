@@ -38,19 +38,20 @@ def layout(session: Session) -> None:
 
 
 def _foreign(session: Session) -> dict[str, Subject]:
-    """The base with its weights in each foreign layout, by the layout's name."""
+    """The base with its weights in each foreign layout, by the layout's name; with the workspace of its own weights."""
     base = session.base
+    session.workspace_bytes(base, check="layout")
     foreign = session.guarded("foreign_layouts", lambda: _checked(
         session.backend.foreign_layouts(base.problem.weights, session.case)), check="layout")
     return {name: replace(base, prepared=prepared, stood={}, again=_named(name)) for name, prepared in foreign.items()}
 
 
-def _named(name: str) -> Callable[[Session], Subject]:
-    return lambda other: _foreign(other)[name]
+def _named(name: str) -> Callable[[Session], Subject | None]:
+    return lambda other: _foreign(other).get(name)
 
 
 def _probe(session: Session, name: str, subject: Subject) -> None:
-    """One execution with a workspace as for the case's own weights."""
+    """One execution."""
     run = session.execute("layout", f"weights {name}", subject=subject, refusals=(Exception,), quiet=True)
     if run.refused is not None and exhausted(run.refused) == "memory":
         session.crash("run", run.refused, None, "layout", subject.workspace_bytes)

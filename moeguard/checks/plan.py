@@ -7,9 +7,10 @@ from moeguard.checks.declared import unsupported
 from moeguard.checks.layout import layout
 from moeguard.checks.metamorphic import metamorphic
 from moeguard.checks.placement import placement
+from moeguard.checks.raised import ScenarioAborted
 from moeguard.checks.repeat import memory, repeat
 from moeguard.checks.sequence import sequence
-from moeguard.checks.session import ScenarioAborted, Session
+from moeguard.checks.session import Session
 from moeguard.checks.tactics import force_named, tactics, tuned
 from moeguard.checks.tuner import tuner
 from moeguard.checks.values import values, weights_watched

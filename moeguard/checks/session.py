@@ -18,6 +18,7 @@ from moeguard.checks.exhausted import asked_for, beyond, exhausted
 from moeguard.checks.lost_device import settle
 from moeguard.checks.outside_sample import outside_sample
 from moeguard.checks.place import place_map
+from moeguard.checks.raised import ScenarioAborted, frameless
 from moeguard.checks.sentence import describe, plain
 from moeguard.checks.subject import Resources, Subject, base_subject
 from moeguard.core.case import Case
@@ -41,10 +42,6 @@ class Calling(NamedTuple):
     what: str
     check: str = "values"
     tactic: str | None = None
-
-
-class ScenarioAborted(Exception):
-    """The backend crashed; nothing more can be learned from this scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +190,7 @@ class Session:
         except (Exception, SystemExit) as error:
             if not isinstance(error, refusals):
                 self.crash("run", error, tactic, check, subject.workspace_bytes)
-            refused = error.with_traceback(None)  # its frames hold the session, and would hold themselves
+            refused = frameless(error)
         seconds = time.perf_counter() - start
         broken = self._memory(check, tactic, buffer, out, workspace, inputs, returned, refused)
         if refused is None and not broken:
@@ -206,7 +203,7 @@ class Session:
         if ok and refused is None:
             judge = judge or subject.judge(self.numerics(problem.case, tactic))
             judgement = judge.judge(answer)
-            ok = judgement.passed or excused(self, check, tactic, subject, judge, answer, judgement)
+            ok = judgement.passed or excused(self, check, tactic, subject, judge, answer, judgement, refusals)
             if ok and judge.rows is not None:
                 outside = outside_sample(self, check, tactic, subject, answer)
                 ok, judgement = outside.passed, judgement if outside.passed else outside

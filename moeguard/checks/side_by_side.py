@@ -16,7 +16,8 @@ from torch import Tensor
 from moeguard.backends.protocol import Backend
 from moeguard.checks.contract import contract
 from moeguard.checks.declared import unsupported
-from moeguard.checks.session import ScenarioAborted, Session
+from moeguard.checks.raised import ScenarioAborted
+from moeguard.checks.session import Session
 from moeguard.checks.subject import Resources
 from moeguard.checks.values import values
 from moeguard.core.case import Case

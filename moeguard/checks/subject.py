@@ -48,8 +48,8 @@ class Subject:
     """problem and prepared, with one judge for each set of rounding points that a tactic declares.
 
     verified: a right answer, which others are compared with where the oracle is sampled; None before the first. again: what
-    follows in the same way from another session, None for its base. stood: exceedances that were looked at, and whether they
-    stood.
+    follows in the same way from another session, or None; its base where there is no such function. stood: exceedances that
+    were looked at, and whether they stood.
     """
 
     problem: Problem
@@ -59,7 +59,7 @@ class Subject:
     quick_judges: dict[Numerics, QuickJudge] = field(default_factory=dict)
     workspace_bytes: int | None = None
     verified: Verified | None = None
-    again: Callable[[Session], Subject] | None = None
+    again: Callable[[Session], Subject | None] | None = None
     stood: dict[tuple[object, ...], bool] = field(default_factory=dict)
 
     def verified_as(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Verified | None:

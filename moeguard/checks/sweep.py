@@ -13,7 +13,8 @@ from statistics import median
 
 from moeguard.backends.protocol import Backend
 from moeguard.checks.lost_device import DEVICE_LOST, device_lost
-from moeguard.checks.session import Calling, Execution, ScenarioAborted, Session
+from moeguard.checks.raised import ScenarioAborted
+from moeguard.checks.session import Calling, Execution, Session
 from moeguard.checks.tactics import force, kind_of_wrong, offered_by, tuned_choice
 from moeguard.checks.timing import time_calls
 from moeguard.checks.values import values, weights_watched

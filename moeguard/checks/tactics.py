@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from moeguard.backends.protocol import Backend, VacuousTuning
 from moeguard.checks.burst import burst
+from moeguard.checks.raised import frameless
 from moeguard.checks.sentence import plain
 from moeguard.checks.session import Execution, Session
 from moeguard.core.finding import Kind
@@ -101,7 +102,7 @@ def tuned_choice(session: Session, blamed: str | None = None) -> Hashable | None
         try:
             return usable(session.backend.tune(base.prepared, base.problem.batch))
         except VacuousTuning as vacuous:
-            return vacuous.with_traceback(None)  # its frames hold it
+            return frameless(vacuous)
 
     choice: Hashable | VacuousTuning | None = session.guarded("tune", ask, blamed, "tuned")
     if isinstance(choice, VacuousTuning):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from moeguard.checks.burst import burst
-from moeguard.checks.session import Execution, ScenarioAborted, Session
+from moeguard.checks.raised import ScenarioAborted
+from moeguard.checks.session import Execution, Session
 from moeguard.checks.tactics import force, offered_by
 from moeguard.checks.values import values
 from moeguard.core.case import Case

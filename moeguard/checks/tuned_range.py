@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from moeguard.checks.session import ScenarioAborted, Session
+from moeguard.checks.raised import ScenarioAborted
+from moeguard.checks.session import Session
 from moeguard.checks.tactics import tuned_choice
 from moeguard.checks.timing import time_calls
 from moeguard.core.errors import MoeguardError

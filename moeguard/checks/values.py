@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from moeguard.checks.session import ScenarioAborted, Session
+from moeguard.checks.raised import ScenarioAborted
+from moeguard.checks.session import Session
 from moeguard.checks.subject import weight_digests
 
 

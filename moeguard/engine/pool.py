@@ -132,7 +132,8 @@ class Pool:
             for seat in busy:
                 job = seat.first
                 assert job is not None
-                for event in self._drain(seat) if seat.worker.connection in ready else self._overdue(seat):
+                heard = seat.worker.connection in ready or seat.worker.connection.poll()  # meanwhile, while another one started
+                for event in self._drain(seat) if heard else self._overdue(seat):
                     yield job, event
                 if seat.job is None and not _over(remaining):
                     seat.take(queue.take(seat.place))

@@ -30,7 +30,7 @@ STARTS = 5
 #: Seconds that a worker may take to start.
 START_TIMEOUT = 180.0
 #: Bytes that a process may take on after its first measurement, before another one takes its place: libraries keep what they
-#: compile for each shape, and a campaign meets shapes without end.
+#: compile for each shape, and a campaign meets shapes without end. Stores, problems and judges of large cases take half of it.
 GROWTH = 2 << 30
 #: How a worker process is started.
 CONTEXT: Any = multiprocessing.get_context("spawn")

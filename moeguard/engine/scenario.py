@@ -8,7 +8,8 @@ from collections.abc import Callable
 from moeguard.backends.protocol import Backend
 from moeguard.checks.exhausted import exhausted
 from moeguard.checks.plan import run_checks
-from moeguard.checks.session import Calling, ScenarioAborted, Session
+from moeguard.checks.raised import ScenarioAborted
+from moeguard.checks.session import Calling, Session
 from moeguard.checks.subject import Resources
 from moeguard.checks.sweep import sweep
 from moeguard.core.case import Case

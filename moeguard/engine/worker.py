@@ -88,6 +88,7 @@ def main(connection: Connection, settings: Settings) -> None:
                 registry.register(kind())
         resources = Resources(settings.device)
         link = _Link(connection, settings.device, Meter(settings.device, resources))
+        gc.collect()
         gc.freeze()  # what was imported stays, and need not be looked through each time
         connection.send("ready")
         while True:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Hashable, Iterator
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
-from moeguard.backends.protocol import Backend
+from moeguard.backends.protocol import Backend, Refused, Traits, VacuousTuning
 from moeguard.backends.torch_reference import TorchReference
 from moeguard.checks import tactics
 from moeguard.checks.burst import burst
@@ -20,7 +20,7 @@ from moeguard.core.case import Case
 from moeguard.engine.scenario import run_scenario
 from moeguard.mutants.broken_contract import RefusesLate
 from moeguard.mutants.catalogue import HEALTHY, MUTANTS
-from moeguard.tensors.operand import Weights
+from moeguard.tensors.operand import Batch, Weights
 
 SHAPE = {"num_tokens": 5, "hidden_size": 128, "intermediate_size": 128, "num_experts": 4, "top_k": 2}
 CASES = [Case.model_validate({"shape": SHAPE, **fields}) for fields in (
@@ -48,6 +48,38 @@ def test_a_session_goes_with_its_last_reference(kind: type[Backend], no_collecto
         watched, kinds = weakref.ref(session), [finding.kind for finding in session.findings]
         del session
         assert watched() is None, kinds
+
+
+class Chained(TorchReference):
+    """Raises what comes from another exception."""
+
+    def __init__(self, raised: type[Exception]) -> None:
+        self.raised = raised
+
+    def traits(self, case: Case, tactic: Hashable | None = None) -> Traits:
+        return Traits(invalid_ids="unsupported")
+
+    def run(self, prepared: Any, batch: Batch, out: torch.Tensor, **named: Any) -> None:
+        if self.raised is not VacuousTuning:
+            self.fail()
+        super().run(prepared, batch, out, **named)
+
+    def tune(self, prepared: Any, batch: Batch) -> Hashable | None:
+        self.fail()
+
+    def fail(self) -> NoReturn:
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise self.raised("outer") from error
+
+
+@pytest.mark.parametrize("raised", [Refused, ValueError, VacuousTuning])
+def test_nor_do_exceptions_that_come_from_others_keep_any(raised: type[Exception], no_collector: None) -> None:
+    resources = Resources()
+    for case in CASES:
+        watched = weakref.ref(run_scenario(Chained(raised), case, resources))
+        assert watched() is None
 
 
 def test_nor_does_a_burst_keep_any(no_collector: None, monkeypatch: pytest.MonkeyPatch) -> None:
