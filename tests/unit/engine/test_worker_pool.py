@@ -134,6 +134,28 @@ def test_a_process_that_grew_is_replaced_before_the_next_job(pool: Pool) -> None
     assert worker.process.pid != before and not worker.grown
 
 
+def test_while_it_is_replaced_nobody_else_is_overdue(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a process on a GPU takes its time, and what others say meanwhile counts."""
+    stop = WorkerProcess.stop
+
+    def slowly(worker: WorkerProcess) -> None:
+        if worker.alive:
+            time.sleep(1.2)
+        stop(worker)
+
+    with Pool(settings, 2, timeout=1.0) as pool:
+        pool.wait_ready()
+        monkeypatch.setattr(WorkerProcess, "stop", slowly)
+        first = pool._seats[0]
+        ended = []
+        for job, event in pool.run([Job(number, "slow" if number % 2 else "healthy", CASE, ONLY) for number in range(6)]):
+            if isinstance(event, ScenarioFinished):
+                ended.append(event.status)
+                first.worker.grown |= first.first is job
+        monkeypatch.undo()
+    assert ended == ["clean"] * 6
+
+
 @pytest.mark.parametrize(("backend", "sentence"), [
     ("raises", "run raised ZeroDivisionError: division by zero"),
     ("raises_in_prepare", "prepare raised ZeroDivisionError: division by zero"),
