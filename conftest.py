@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
@@ -53,6 +54,15 @@ def spawned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(process, "CONTEXT", multiprocessing.get_context("spawn"))
     monkeypatch.setattr(probe, "subprocess", subprocess)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Reference counts alone free anything, unless the test collects."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -128,12 +128,12 @@ class Pool:
             seat.take(queue.take(seat.place))
         while busy := [seat for seat in self._seats if seat.job is not None]:
             left = remaining()
-            ready = wait([seat.worker.connection for seat in busy], POLL if left is None else max(0.0, min(POLL, left)))
+            wait([seat.worker.connection for seat in busy], POLL if left is None else max(0.0, min(POLL, left)))
             for seat in busy:
                 job = seat.first
                 assert job is not None
-                heard = seat.worker.connection in ready or seat.worker.connection.poll()  # meanwhile, while another one started
-                for event in self._drain(seat) if heard else self._overdue(seat):
+                # asked of each in its turn, since another one may have been started meanwhile
+                for event in self._drain(seat) if seat.worker.connection.poll() else self._overdue(seat):
                     yield job, event
                 if seat.job is None and not _over(remaining):
                     seat.take(queue.take(seat.place))

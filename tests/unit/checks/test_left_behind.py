@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Any, NoReturn
 
 import pytest
@@ -28,15 +28,6 @@ CASES = [Case.model_validate({"shape": SHAPE, **fields}) for fields in (
 
 #: One mutant for each way in which a scenario can end.
 ENDINGS = {kind.expected: kind for kind in MUTANTS if not kind.isolated}.values()
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """Only reference counts free anything."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.parametrize("kind", [TorchReference, HEALTHY[0], RefusesLate, *ENDINGS], ids=lambda kind: kind.name)
